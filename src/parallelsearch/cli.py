@@ -1,0 +1,354 @@
+"""The command line: names to objects, nothing else. Heavy modules are imported by the command that needs them.
+
+Exit status: 0 done, 1 failed, 2 used wrongly. A user's mistake prints one message and no traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from parallelsearch.errors import ParallelSearchError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    from parallelsearch.trajectory import Trajectory
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Search agents that split a question and look up all its parts at once.",
+)
+serve_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Serve search over HTTP.")
+app.add_typer(serve_app, name="serve")
+
+PolicyOption = Annotated[
+    str, typer.Option("--policy", metavar="ADDRESS", help="Who answers; 'demo', hf:..., openai:...")
+]
+SearchOption = Annotated[
+    str, typer.Option("--search", metavar="ADDRESS", help="Where to look; 'demo', bm25:DIR, http://...")
+]
+KOption = Annotated[int, typer.Option("--k", help="Hits for each sub-query.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything that draws at random.")]
+
+
+def main() -> NoReturn:
+    """Entry point of the `parallelsearch` command."""
+    try:
+        app()
+    except ParallelSearchError as error:
+        typer.echo(f"parallelsearch: {error}", err=True)
+        sys.exit(error.exit_status)
+    except BrokenPipeError:  # `parallelsearch ... | head`
+        sys.stderr.close()
+        sys.exit(0)
+    except KeyboardInterrupt:
+        typer.echo("parallelsearch: stopped", err=True)
+        sys.exit(130)
+    sys.exit(0)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from parallelsearch import __version__
+
+        typer.echo(f"parallelsearch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _console(stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+@contextmanager
+def _progress(what: str, show: bool = True) -> Iterator[Callable[[int, int | None], None]]:
+    """A progress bar on standard error for work that takes longer than a second."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=_console(stderr=True), disable=not show, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+# ---- ask -------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def ask(
+    question: Annotated[str, typer.Argument(help="What you want to know.")],
+    policy: PolicyOption = "demo",
+    search: SearchOption = "demo",
+    k: KOption = 3,
+    sequential: Annotated[bool, typer.Option("--sequential", help="Prompt for one search at a time.")] = False,
+    layout: Annotated[str, typer.Option(help="How results are shown to the model: headed or paper.")] = "headed",
+    max_turns: Annotated[int, typer.Option(help="Turns that may search; one more must answer.")] = 4,
+    timeout_s: Annotated[float, typer.Option(help="Seconds until the best answer so far is given.")] = 600.0,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    seed: SeedOption = 0,
+    record: Annotated[Path | None, typer.Option(help="Record the searches to this file, for replay:FILE.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Keep search results in this SQLite file.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask a question and watch it split, searched and answered.
+
+    Example: parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?"
+    """
+    from parallelsearch.addresses import open_policy, open_search
+    from parallelsearch.agent import Agent
+    from parallelsearch.policy.base import Sampling
+    from parallelsearch.rollout import Limits
+    from parallelsearch.terminal import LiveNarrator, trajectory_view
+
+    if not question.strip():
+        raise UsageError('the question is empty; type one, for example: parallelsearch ask "Who wrote Emma?"')
+    limits = Limits(max_turns=max_turns, timeout_s=timeout_s)
+    found = open_search(
+        search, k=k, record=None if record is None else str(record), cache=None if cache is None else str(cache)
+    )
+    agent = Agent(open_policy(policy), found, limits=limits, sampling=Sampling(temperature=temperature, seed=seed))
+    console, live = _console(), _console(stderr=True)
+    with agent:
+        trajectory = agent.ask(
+            question,
+            on_event=LiveNarrator(live) if live.is_terminal and not as_json else None,
+            mode="sequential" if sequential else "parallel",
+            layout=layout,
+        )
+    if as_json:
+        typer.echo(trajectory.to_json())
+    else:
+        console.print(trajectory_view(trajectory, console.width))
+    if trajectory.stop == "error":
+        raise ParallelSearchError(trajectory.error or "the policy failed")
+
+
+# ---- index -----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def index(
+    corpus: Annotated[Path, typer.Argument(help="JSON Lines, Parquet, CSV (.gz and .zst too), or a folder of texts.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")],
+    kind: Annotated[str, typer.Option(help="bm25, dense or hybrid.")] = "bm25",
+    encoder: Annotated[str, typer.Option(help="For dense: an encoder's folder or name.")] = "minilm",
+    dtype: Annotated[str, typer.Option(help="For dense: float32, float16 or int8.")] = "float16",
+    chunk_words: Annotated[int | None, typer.Option(help="Cut long texts into passages of this many words.")] = None,
+    chunk_overlap: Annotated[int, typer.Option(help="Words two neighbouring passages share.")] = 20,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out instead of stopping.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Build a search index from a corpus.
+
+    Example: parallelsearch index corpus.jsonl --out my-index
+    """
+    from parallelsearch.indexing import build_index
+
+    with _progress("passages", show=not as_json) as on_progress:
+        report = build_index(
+            corpus,
+            out,
+            kind=kind,
+            encoder=encoder,
+            dtype=dtype,
+            chunk_words=chunk_words,
+            chunk_overlap=chunk_overlap,
+            skip_bad=skip_bad,
+            overwrite=overwrite,
+            on_progress=on_progress,
+        )
+    if as_json:
+        typer.echo(json.dumps(report, ensure_ascii=False))
+        return
+    typer.echo(
+        f"{report['num_passages']} passages ({report['mean_words']:.0f} words each) in {report['seconds']:.1f} s, "
+        f"{report['bytes'] / 1e6:.1f} MB in {out}"
+    )
+    if report["num_skipped"]:
+        typer.echo(f"{report['num_skipped']} records were skipped, the first of them:", err=True)
+        for problem in report["problems"]:
+            typer.echo(f"  {problem}", err=True)
+    typer.echo(f"search it with: --search {kind}:{out}")
+
+
+# ---- score -----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def score(
+    file: Annotated[Path, typer.Argument(help="A trajectories.jsonl file.")],
+    preset: Annotated[
+        str, typer.Option("--reward", metavar="PRESET", help="paper, reference, gated or label-free.")
+    ] = "paper",
+    lambda_d: Annotated[float, typer.Option(help="Weight of decomposition (paper, reference).")] = 0.15,
+    alpha: Annotated[float, typer.Option(help="Its factor on parallel questions.")] = 3.0,
+    lambda_s: Annotated[float, typer.Option(help="Weight of search count.")] = 0.35,
+    lambda_f: Annotated[float, typer.Option(help="Weight of format.")] = 0.1,
+    as_json: JsonOption = False,
+) -> None:
+    """Score trajectories with a reward preset, each component apart.
+
+    Example: parallelsearch score trajectories.jsonl --reward gated --json
+    """
+    from parallelsearch.rewards import Weights, reward
+    from parallelsearch.trajectory import read_trajectories
+
+    weights = Weights(lambda_d, alpha, lambda_s, lambda_f)
+    rows: list[dict[str, Any]] = []
+    for number, trajectory in enumerate(read_trajectories(file), start=1):
+        row = {"id": trajectory.id or str(number), **reward(trajectory, preset, weights).to_dict()}
+        if as_json:
+            typer.echo(json.dumps(row, ensure_ascii=False))
+        rows.append(row)
+    if not rows:
+        raise ParallelSearchError(f"'{file}' holds no trajectories")
+    if not as_json:
+        from parallelsearch.terminal import score_table
+
+        _console().print(score_table(rows, preset))
+
+
+# ---- view ------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def view(
+    file: Annotated[Path, typer.Argument(help="A trajectories.jsonl file, or the folder of a run.")],
+    id: Annotated[str | None, typer.Option(help="Only the trajectory with this id.")] = None,
+    limit: Annotated[int, typer.Option(help="How many to show.")] = 10,
+    wrong: Annotated[bool, typer.Option("--wrong", help="Only those with a wrong answer.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at trajectories: turns, sub-queries side by side, hits, timing.
+
+    Example: parallelsearch view trajectories.jsonl --limit 2
+    """
+    from parallelsearch.answers import exact_match
+    from parallelsearch.terminal import trajectory_view
+    from parallelsearch.trajectory import read_trajectories
+
+    def wanted(trajectory: Trajectory) -> bool:
+        if id is not None and trajectory.id != id:
+            return False
+        return not (wrong and exact_match(trajectory.answer, trajectory.golden_answers))
+
+    console = _console()
+    num_shown = num_read = 0
+    for trajectory in read_trajectories(file / "trajectories.jsonl" if file.is_dir() else file):
+        num_read += 1
+        if not wanted(trajectory):
+            continue
+        if as_json:
+            typer.echo(trajectory.to_json())
+        else:
+            console.print(trajectory_view(trajectory, console.width))
+            console.print()
+        num_shown += 1
+        if num_shown >= limit:
+            break
+    if num_shown == 0:
+        raise ParallelSearchError(f"none of the {num_read} trajectories in '{file}' fits")
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def data(
+    source: Annotated[str, typer.Argument(help="A question file, or 'demo'.")],
+    limit: Annotated[int, typer.Option(help="How many to show.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """List questions: their kind, type and answers.
+
+    Example: parallelsearch data demo --limit 5
+    """
+    from itertools import islice
+
+    from parallelsearch.data import demo_questions, read_questions
+
+    questions = islice(demo_questions() if source == "demo" else read_questions(source), limit)
+    if as_json:
+        from dataclasses import asdict
+
+        for question in questions:
+            typer.echo(
+                json.dumps(
+                    {key: value for key, value in asdict(question).items() if value is not None}, ensure_ascii=False
+                )
+            )
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("id", "kind", "question", "answer")
+    for question in questions:
+        answer = question.golden_answers[0] if question.golden_answers else ""
+        table.add_row(question.id, question.kind or "?", Text(question.question), Text(answer))
+    _console().print(table)
+
+
+# ---- doctor ----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> None:
+    """Say what is installed, what will work, and what to type for the rest.
+
+    Example: parallelsearch doctor
+    """
+    from dataclasses import asdict
+
+    from parallelsearch.doctor import examine
+
+    checks = examine()
+    if as_json:
+        typer.echo(json.dumps([asdict(check) for check in checks]))
+    else:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table("", "what", "found", "to get it")
+        for check in checks:
+            mark = (
+                Text("yes", style="green") if check.works else Text("no", style="red" if check.is_needed else "yellow")
+            )
+            table.add_row(mark, check.what, Text(check.found), Text("" if check.works else check.fix))
+        _console().print(table)
+    if any(check.is_needed and not check.works for check in checks):
+        raise ParallelSearchError("something the base install needs does not work")
+
+
+if __name__ == "__main__":
+    main()

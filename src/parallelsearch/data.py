@@ -1,0 +1,153 @@
+"""Questions: read from files, checked, and labelled with the kind their data set implies.
+
+A record may be the package's own (`id`, `question`, `golden_answers`, ...) or spelt as the field's usual files spell it
+(`query`, `answer`, `metadata.type`, `question_type`); both become a `Question`. Fields beyond the contract are kept in
+`metadata`. Where a named data set comes from is the business of `datasets.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parallelsearch.errors import DataError, UsageError, require
+from parallelsearch.retrieval.corpus import read_jsonl
+from parallelsearch.trajectory import Kind, Question
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+_FIELDS = frozenset(field.name for field in fields(Question))
+
+# The rule for each data set: its own type -> how the question splits (docs/evaluation.md has the reasons).
+_KINDS: dict[str, dict[str, Kind]] = {
+    "hotpotqa": {"comparison": "parallel", "bridge": "sequential"},
+    "2wikimultihopqa": {
+        "comparison": "parallel",
+        "bridge_comparison": "mixed",
+        "compositional": "sequential",
+        "inference": "sequential",
+    },
+    "multihop-rag": {"comparison_query": "parallel", "inference_query": "sequential"},
+}
+_SINGLE = frozenset({"nq", "triviaqa", "popqa", "webquestions"})
+_CHAINS = frozenset({"musique", "bamboogle"})
+
+# The names other projects use for the same thing, best first (the released code's order).
+_ALIASES: dict[str, tuple[str, ...]] = {
+    "question": ("query",),
+    "golden_answers": ("answer", "answers", "final_answer"),
+    "type": ("query_type", "category", "question_type"),
+}
+_HEAVY = frozenset({"context", "passages", "contexts"})
+"""Whole paragraphs that some files carry with a question: they belong in a corpus, not in every question."""
+
+
+def kind_of(dataset: str | None, type: str | None) -> Kind | None:
+    """The kind a data set's own type implies, or None if it implies none."""
+    if dataset in _SINGLE:
+        return "single"
+    if dataset in _CHAINS:
+        return "sequential"
+    return _KINDS.get(dataset or "", {}).get(type or "")
+
+
+@lru_cache(maxsize=1)
+def _adapter() -> TypeAdapter[Question]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Question)
+
+
+def question_from_dict(record: Any, path: str = "<record>", line: int | None = None) -> Question:
+    """Check one record. Fields beyond the contract are kept in `metadata`."""
+    from pydantic import ValidationError
+
+    if not isinstance(record, dict):
+        raise DataError(
+            path, line, f"expected an object with question and golden_answers, found {type(record).__name__}"
+        )
+    record = _translated(record)
+    known = {name: value for name, value in record.items() if name in _FIELDS and name != "metadata"}
+    extra = {name: value for name, value in record.items() if name not in _FIELDS and name not in _HEAVY}
+    if isinstance(known.get("golden_answers"), str):
+        known["golden_answers"] = [known["golden_answers"]]
+    if isinstance(known.get("id"), int):
+        known["id"] = str(known["id"])
+    if "question" not in known:
+        raise DataError(path, line, "is missing", field="question")
+    try:
+        question = _adapter().validate_python(known)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise DataError(
+            path, line, f"{first['msg']}, found {first['input']!r}", ".".join(map(str, first["loc"]))
+        ) from error
+    if not question.question.strip():
+        raise DataError(path, line, "is empty", field="question")
+    question.kind = question.kind or kind_of(question.dataset, question.type)
+    question.metadata = extra or None
+    return question
+
+
+def _translated(record: dict[str, Any]) -> dict[str, Any]:
+    """The record in the package's own field names; a nested `metadata` object is folded in, own fields winning."""
+    inner = record.get("metadata")
+    result = {**(inner if isinstance(inner, dict) else {}), **record}
+    result.pop("metadata", None)
+    for name, others in _ALIASES.items():
+        for other in others:
+            if result.get(name) is None and isinstance(result.get(other), str | list):
+                result[name] = result.pop(other)
+    facts = result.get("supporting_facts")
+    if result.get("supporting_titles") is None and isinstance(facts, dict) and isinstance(facts.get("title"), list):
+        result["supporting_titles"] = list(dict.fromkeys(facts["title"]))
+    return result
+
+
+def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[int, Any]]:
+    """`(number, record)` of a JSON Lines file (plain, gzip, zstd) or of a Parquet file."""
+    if Path(path).suffix != ".parquet":
+        yield from read_jsonl(path)
+        return
+    parquet = require("pyarrow.parquet", "files")
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1024):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield number, record
+    except FileNotFoundError:
+        raise UsageError(f"there is no file '{path}' (looked in {Path.cwd()})") from None
+    except (OSError, ValueError) as error:  # what pyarrow raises for a file that is not what its name says
+        raise DataError(str(path), number + 1, f"is not readable as Parquet ({error})") from error
+
+
+def read_questions(path: str | os.PathLike[str]) -> Iterator[Question]:
+    """The questions of a file (JSON Lines, also gzip and zstd, or Parquet); an id is made where there is none."""
+    for line, record in read_records(path):
+        question = question_from_dict(record, str(path), line)
+        if not question.id:
+            question.id = f"{Path(path).name.partition('.')[0]}-{line}"
+        yield question
+
+
+def shipped(name: str) -> Path:
+    """A data file that comes with the package."""
+    return Path(str(files("parallelsearch.demo") / name))
+
+
+def demo_questions() -> list[Question]:
+    """The questions that come with the package, in file order."""
+    return list(read_questions(shipped("questions.jsonl")))
+
+
+def dependency_questions() -> list[Question]:
+    """The 200 questions with written dependency graphs (docs/evaluation.md, dependency boundary)."""
+    return list(read_questions(shipped("dependency.jsonl")))

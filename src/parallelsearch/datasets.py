@@ -1,0 +1,405 @@
+"""Question sets by name: where each one lies, how many questions it must have, and which of them belong to a subset.
+
+A name is looked up under `$PARALLELSEARCH_DATA` (FOLDER/FILE.jsonl.zst and its plain, gzip and Parquet forms) and then,
+if the `datasets` package is there, on the Hugging Face hub. A subset is cut by the question's kind: `hotpotqa-par`,
+`2wikimultihopqa-seq`, `2wikimultihopqa-mixed`. The number found is checked against the published one; a difference is a
+warning that travels in the manifest, because scores over other questions are other scores. `refuse_leaks` keeps
+evaluation questions out of training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from parallelsearch.answers import normalise
+from parallelsearch.data import question_from_dict, read_questions, read_records, shipped
+from parallelsearch.errors import DataError, MissingExtraError, ParallelSearchError, UsageError, nearest, require
+from parallelsearch.trajectory import Kind, Question
+
+DATA_VARIABLE = "PARALLELSEARCH_DATA"
+FLASHRAG = "RUC-NLPIR/FlashRAG_datasets"
+_SUFFIXES = (".jsonl.zst", ".jsonl", ".jsonl.gz", ".parquet")
+SUBSETS: dict[str, Kind] = {"par": "parallel", "seq": "sequential", "mixed": "mixed", "single": "single"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A named data set. `splits` maps a split to its file; the first split is the one that is evaluated."""
+
+    name: str
+    splits: Mapping[str, str]
+    folder: str = ""
+    num_published: Mapping[str, int] = field(default_factory=dict)
+    """By split, and by subset of the first split: the counts of the paper and of the field (method.md 4.2, 6.1)."""
+    hub: tuple[str, str | None] | None = None
+    """Repository and configuration on the Hugging Face hub."""
+    hub_splits: Mapping[str, str] = field(default_factory=dict)
+
+
+def _flashrag(name: str, splits: Mapping[str, str], num_published: Mapping[str, int], **hub_splits: str) -> Source:
+    return Source(name, splits, name, num_published, (FLASHRAG, name), hub_splits)
+
+
+SOURCES: dict[str, Source] = {
+    source.name: source
+    for source in (
+        _flashrag("nq", {"test": "test", "train": "train_subset"}, {"test": 3610}),
+        _flashrag("triviaqa", {"test": "test", "dev": "dev"}, {"test": 11313}),
+        _flashrag("popqa", {"test": "test"}, {"test": 14267}),
+        _flashrag(
+            "hotpotqa", {"dev": "dev", "train": "train_qa"}, {"dev": 7405, "par": 1487, "seq": 5918, "train": 90447}
+        ),
+        _flashrag(
+            "2wikimultihopqa",
+            {"dev": "dev", "train": "train_context"},
+            {"dev": 12576, "par": 3040, "seq": 6785, "mixed": 2751},
+        ),
+        _flashrag("musique", {"dev": "dev", "train": "train"}, {"dev": 2417, "train": 19938}),
+        _flashrag("bamboogle", {"test": "test"}, {"test": 125}),
+        Source(
+            "multihop-rag",
+            {"test": "test"},
+            "multihop-rag",
+            {"test": 2556, "par": 856, "seq": 816},
+            ("yixuantt/MultiHopRAG", "MultiHopRAG"),
+            {"test": "train"},
+        ),
+        Source("fanoutqa", {"dev": "dev"}, "fanoutqa", {"dev": 310}),
+        Source("frames", {"test": "test"}, "frames", {"test": 824}, ("google/frames-benchmark", None)),
+        # The hub has one file for StrategyQA, the public train set; dev is the 229 rows its own repository holds out.
+        Source("strategyqa", {"dev": "dev", "train": "train"}, "strategyqa", {"dev": 229, "train": 2061}),
+        Source("webquestions", {"test": "test", "train": "train"}, "webquestions", {"test": 2032}),
+        Source(
+            "questions_with_gold",
+            {"dev": "questions_with_gold", "train": "questions_with_gold"},
+            "corpus",
+            {"dev": 3604, "train": 2903},
+        ),
+        Source("demo", {"test": "questions.jsonl"}),
+        Source("dependency", {"test": "dependency.jsonl"}, num_published={"test": 200}),
+    )
+}
+SHIPPED = ("demo", "dependency")
+SEVEN = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
+_OTHER_NAMES = {
+    "2wiki": "2wikimultihopqa",
+    "2wikimultihop": "2wikimultihopqa",
+    "multihoprag": "multihop-rag",
+    "natural_questions": "nq",
+    "seven": ",".join(SEVEN),
+}
+
+
+@dataclass(slots=True)
+class QuestionSet:
+    """Questions with their provenance: what a manifest needs to say which ones they were."""
+
+    name: str
+    questions: list[Question]
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Question]:
+        return iter(self.questions)
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "num_questions": len(self.questions),
+            "questions_sha256": hash_questions(self.questions),
+            "sources": self.sources,
+        }
+
+
+def hash_questions(questions: Iterable[Question]) -> str:
+    """One hash over ids, texts and golden answers, in order: two runs with the same one asked the same questions."""
+    digest = hashlib.sha256()
+    for question in questions:
+        parts = (question.id, question.question, *question.golden_answers)
+        digest.update("\x1f".join(parts).encode() + b"\x1e")
+    return digest.hexdigest()
+
+
+# ---- loading ---------------------------------------------------------------------------------------------------------
+
+
+def load_questions(
+    name_or_file: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    subset: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+) -> QuestionSet:
+    """The questions of a data set or file; several with commas (`seven`: the seven sets of the paper).
+
+    `limit` takes that many of each set by a draw that depends on `seed` alone (a smaller draw is part of a larger one);
+    the order stays that of the file.
+    """
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit is how many questions to take: at least 1, not {limit}")
+    text = os.fspath(name_or_file)
+    text = _OTHER_NAMES.get(text, text)
+    parts = [part.strip() for part in text.split(",") if part.strip()] if not Path(text).is_file() else [text]
+    if not parts:
+        raise UsageError(f"a data set or a file of questions is needed; the sets are {', '.join(known_names())}")
+    sets = [_load_one(part, split, subset, limit, seed) for part in parts]
+    merged = QuestionSet(
+        ",".join(one.name for one in sets),
+        [question for one in sets for question in one.questions],
+        [source for one in sets for source in one.sources],
+        [warning for one in sets for warning in one.warnings],
+    )
+    _make_ids_unique(merged)
+    return merged
+
+
+def known_names() -> list[str]:
+    return [*SOURCES, "seven"]
+
+
+def _load_one(name: str, split: str | None, subset: str | None, limit: int | None, seed: int) -> QuestionSet:
+    source, subset = _resolve(name, subset)
+    if source is None:
+        found = QuestionSet(Path(name).name, list(read_questions(name)), [_file_source(Path(name))])
+        if split is not None:
+            found.questions = [q for q in found.questions if (q.metadata or {}).get("split") == split]
+    else:
+        found = _load_source(source, split)
+    if subset is not None:
+        _take_subset(found, source, subset, split)
+    if not found.questions:
+        raise DataError(name, None, "holds no questions" + (f" of split '{split}'" if split else ""))
+    if limit is not None and limit < len(found.questions):
+        order = list(range(len(found.questions)))
+        random.Random(seed).shuffle(order)
+        found.questions = [found.questions[index] for index in sorted(order[:limit])]
+        found.sources[0].update(limit=limit, seed=seed)
+    num_bare = sum(not question.golden_answers for question in found.questions)
+    if num_bare:
+        found.warnings.append(f"{found.name}: {num_bare} questions have no golden answer and can only count as wrong")
+    return found
+
+
+def _resolve(name: str, subset: str | None) -> tuple[Source | None, str | None]:
+    """The source a name means, or None for a file; with the subset its name may end in."""
+    if subset is not None and subset not in SUBSETS:
+        raise UsageError(f"there is no subset '{subset}'; choose one of {', '.join(SUBSETS)}.{nearest(subset, SUBSETS)}")
+    plain = _OTHER_NAMES.get(name.lower(), name.lower())
+    if plain in SOURCES:
+        return SOURCES[plain], subset
+    stem, dash, ending = plain.rpartition("-")
+    stem = _OTHER_NAMES.get(stem, stem)
+    if dash and stem in SOURCES:
+        if ending not in SUBSETS:
+            names = ", ".join(f"{stem}-{one}" for one in SUBSETS)
+            raise UsageError(f"'{stem}' has no subset '{ending}'; choose one of {names}.{nearest(ending, SUBSETS)}")
+        return SOURCES[stem], ending
+    if Path(name).exists() or Path(name).suffix or os.sep in name:
+        return None, subset
+    raise UsageError(
+        f"there is no data set '{name}' and no file of that name; the sets are {', '.join(known_names())} "
+        f"(with -par, -seq, -mixed or -single for a part).{nearest(plain, known_names())}"
+    )
+
+
+def _load_source(source: Source, split: str | None) -> QuestionSet:
+    chosen = split or next(iter(source.splits))
+    if chosen not in source.splits:
+        raise UsageError(f"'{source.name}' has no split '{chosen}'; it has {', '.join(source.splits)}")
+    if source.name in SHIPPED:
+        path: Path | None = shipped(source.splits[chosen])
+    else:
+        path = find_file(source, chosen)
+    if path is None:
+        found = QuestionSet(source.name, *_from_hub(source, chosen))
+    else:
+        found = QuestionSet(source.name, list(read_questions(path)), [_file_source(path)])
+    if source.name == "questions_with_gold":
+        found.questions = [q for q in found.questions if _has_gold(q, chosen)]
+    for question in found.questions:
+        if question.dataset is None:
+            question.dataset = source.name
+    found.sources[0]["split"] = chosen
+    _check_count(found, source, chosen, len(found.questions))
+    return found
+
+
+def _has_gold(question: Question, split: str) -> bool:
+    extra = question.metadata or {}
+    return extra.get("split") == split and bool(extra.get("all_gold_in_corpus"))
+
+
+def _take_subset(found: QuestionSet, source: Source | None, subset: str, split: str | None) -> None:
+    kinds = Counter(question.kind for question in found.questions)
+    found.questions = [question for question in found.questions if question.kind == SUBSETS[subset]]
+    if not found.questions:
+        has = ", ".join(f"{kind or 'unknown'} {count}" for kind, count in kinds.most_common())
+        raise UsageError(f"'{found.name}' has no {SUBSETS[subset]} questions; by kind it has: {has}")
+    found.name = f"{found.name}-{subset}"
+    found.sources[0]["subset"] = subset
+    if source is not None and split in (None, next(iter(source.splits))):
+        _check_count(found, source, subset, len(found.questions))
+
+
+def _check_count(found: QuestionSet, source: Source, key: str, count: int) -> None:
+    published = source.num_published.get(key)
+    if published is not None and published != count:
+        found.warnings.append(
+            f"{source.name} {key}: {count} questions found, {published} published; scores are over what was found"
+        )
+
+
+def _file_source(path: Path) -> dict[str, Any]:
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UsageError(f"cannot read '{path}': {error.strerror or error}") from error
+    return {"file": path.name, "sha256": digest}
+
+
+def _make_ids_unique(found: QuestionSet) -> None:
+    """Rows are kept apart by id: a repeated one gets its data set in front, or a number behind."""
+    seen: set[str] = set()
+    num_renamed = 0
+    for question in found.questions:
+        if question.id in seen:
+            num_renamed += 1
+            base = f"{question.dataset}:{question.id}" if question.dataset else question.id
+            number, name = 2, base
+            while name in seen or name == question.id:
+                name, number = f"{base}#{number}", number + 1
+            question.id = name
+        seen.add(question.id)
+    if num_renamed:
+        found.warnings.append(f"{found.name}: {num_renamed} repeated ids were made unique; no question was dropped")
+
+
+def data_folder() -> Path | None:
+    value = os.environ.get(DATA_VARIABLE)
+    return Path(value) if value else None
+
+
+def find_file(source: Source, split: str) -> Path | None:
+    """The local file of a split, or None if there is none."""
+    folder = data_folder()
+    if folder is None:
+        return None
+    for suffix in _SUFFIXES:
+        path = folder / source.folder / f"{source.splits[split]}{suffix}"
+        if path.is_file():
+            return path
+    return None
+
+
+def _from_hub(source: Source, split: str) -> tuple[list[Question], list[dict[str, Any]]]:
+    folder = data_folder()
+    place = (
+        f"put it at {folder / source.folder / source.splits[split]}.jsonl"
+        if folder is not None
+        else f"set {DATA_VARIABLE} to a folder that has {source.folder}/{source.splits[split]}.jsonl"
+    )
+    if source.hub is None:
+        raise UsageError(f"'{source.name}' ({split}) is not on this machine; {place}")
+    repository, configuration = source.hub
+    try:
+        library = require("datasets", "files")
+        rows = library.load_dataset(repository, configuration, split=source.hub_splits.get(split, split))
+    except MissingExtraError as error:
+        raise UsageError(f"'{source.name}' ({split}) is not on this machine: {place}, or {error}") from error
+    except Exception as error:  # the hub's client fails in as many ways as a network does
+        raise UsageError(
+            f"'{source.name}' ({split}) is not on this machine and could not be had from {repository} "
+            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}); {place}"
+        ) from error
+    questions: list[Question] = []
+    for number, row in enumerate(rows):
+        question = question_from_dict({"dataset": source.name, **row}, repository, number + 1)
+        question.id = question.id or f"{source.name}-{split}-{number}"
+        questions.append(question)
+    return questions, [{"hub": repository, "configuration": configuration, "fingerprint": rows._fingerprint}]
+
+
+# ---- keeping evaluation questions out of training ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """A training question that stands in an evaluation file."""
+
+    question: Question
+    file: str
+
+
+class LeakError(ParallelSearchError):
+    """Training questions stand in an evaluation set."""
+
+
+_HELD_OUT = re.compile(r"(^|_)(dev|test)(_|$)")
+
+
+def held_out() -> dict[str, str]:
+    """Normalised text -> file, for every dev and test question this machine knows (files under the data folder and the
+    sets that come with the package)."""
+    texts: dict[str, str] = {}
+    paths = [path for name in SHIPPED if (path := shipped(next(iter(SOURCES[name].splits.values())))).is_file()]
+    folder = data_folder()
+    if folder is not None:
+        paths += sorted(path for path in folder.glob("*/*") if path.name.endswith(_SUFFIXES) and path.is_file())
+    for path in paths:
+        stem = path.name.partition(".")[0]
+        is_held_out = path.parent != folder and (_HELD_OUT.search(stem) is not None or folder not in path.parents)
+        if not is_held_out and not stem.startswith("questions"):
+            continue
+        for _, record in read_records(path):
+            text = record.get("question") if isinstance(record, dict) else None
+            if isinstance(text, str) and (is_held_out or record.get("split") in ("dev", "test")):
+                texts.setdefault(normalise(text), f"{path.parent.name}/{path.name}")
+    return texts
+
+
+def find_leaks(train_questions: Iterable[Question], known: Mapping[str, str] | None = None) -> list[Leak]:
+    """The training questions whose normalised text stands in a dev or test file."""
+    texts = held_out() if known is None else known
+    return [Leak(q, file) for q in train_questions if (file := texts.get(normalise(q.question))) is not None]
+
+
+def refuse_leaks(train_questions: Sequence[Question], known: Mapping[str, str] | None = None) -> None:
+    """Raise if a training question is an evaluation question."""
+    leaks = find_leaks(train_questions, known)
+    if leaks:
+        examples = "; ".join(f"'{leak.question.question}' ({leak.file})" for leak in leaks[:3])
+        raise LeakError(
+            f"{len(leaks)} of {len(train_questions)} training questions stand in an evaluation file: {examples}. "
+            "Leave them out (parallelsearch.datasets.training_pool does) or train on another file"
+        )
+
+
+def training_pool(
+    name_or_file: str, *, split: str | None = "train", subset: str | None = None, limit: int | None = None, seed: int = 0
+) -> QuestionSet:
+    """Questions for training: those of a set's train split, less every one that is also an evaluation question."""
+    pool = load_questions(name_or_file, split=None if Path(name_or_file).is_file() else split, subset=subset)
+    leaked = {leak.question.id for leak in find_leaks(pool.questions)}
+    if leaked:
+        pool.questions = [question for question in pool.questions if question.id not in leaked]
+        pool.warnings.append(f"{pool.name}: {len(leaked)} questions left out because an evaluation file has them")
+    if not pool.questions:
+        raise UsageError(f"every question of '{name_or_file}' is an evaluation question; train on another file")
+    if limit is not None and limit < len(pool.questions):
+        order = list(range(len(pool.questions)))
+        random.Random(seed).shuffle(order)
+        pool.questions = [pool.questions[index] for index in sorted(order[:limit])]
+        pool.sources[0].update(limit=limit, seed=seed)
+    return pool

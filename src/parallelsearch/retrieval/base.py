@@ -1,0 +1,84 @@
+"""What every search backend is: passages, hits, and one method that answers several queries.
+
+A backend answers a whole list at once, in order, and puts a `SearchError` where a query failed, so that one bad query
+never sinks the others. Batching, time-outs, retries, caching and limits are not its business: `search.py` gives them to
+every backend alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from parallelsearch.errors import SearchError
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of text that can be found. `url` and `date` are known for web results only."""
+
+    id: str
+    title: str
+    text: str
+    url: str | None = None
+    date: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit(Passage):
+    """A passage that was found, with its score and its rank (1 is best)."""
+
+    score: float = 0.0
+    rank: int = 0
+
+    @classmethod
+    def of(cls, passage: Passage, score: float, rank: int) -> Hit:
+        return cls(passage.id, passage.title, passage.text, passage.url, passage.date, score, rank)
+
+
+Result = list[Hit] | SearchError
+"""What one query came to: its hits, best first, or why there are none."""
+
+
+class Retriever(ABC):
+    """A search backend. Subclasses implement `search_many`."""
+
+    name: str = "retriever"
+    max_batch: int = 64
+    """How many queries one call may carry; 1 for an API that takes one query a request."""
+    max_concurrency: int = 1
+    """How many calls may run at the same time."""
+
+    @abstractmethod
+    async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
+        """Answer every query with at most `k` hits, in order. Raise only if the whole call failed; raise or return
+        `TransientSearchError` for what is worth repeating."""
+
+    def describe(self) -> dict[str, Any]:
+        """What a manifest needs to tell this backend from another: kind, corpus hash, settings. No secrets."""
+        return {"kind": self.name}
+
+    async def aclose(self) -> None:  # noqa: B027 - closing is optional
+        """Release connections and threads."""
+
+
+class BlockingRetriever(Retriever):
+    """A backend whose work is blocking (BM25, dense): runs in a thread of its own, so the event loop stays free."""
+
+    def __init__(self, num_threads: int = 1) -> None:
+        self.max_concurrency = num_threads
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix=f"search-{self.name}")
+
+    @abstractmethod
+    def search_blocking(self, queries: Sequence[str], k: int) -> list[Result]:
+        """The same as `search_many`, blocking."""
+
+    async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self.search_blocking, list(queries), k)
+
+    async def aclose(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)

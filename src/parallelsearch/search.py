@@ -1,0 +1,294 @@
+"""The concurrent layer over a retriever: what every backend gets for free.
+
+Queries of all rollouts meet in one queue. Whatever is waiting when the backend has room goes out as one micro-batch;
+a query that is already in flight is not asked again; answers are kept in an LRU cache. Each query has one time-out that
+covers waiting, calls and retries. A failed query is a value in its place (`Found.error`), so `search_many` never raises
+for one, and the order is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from parallelsearch.errors import SearchError, SearchTimeoutError, TransientError, UsageError
+from parallelsearch.retrieval.base import Hit, Result, Retriever
+
+_Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Found:
+    """What one query came to. Times are `time.perf_counter()` seconds."""
+
+    text: str
+    hits: list[Hit] = field(default_factory=list)
+    error: SearchError | None = None
+    cached: bool = False
+    start_s: float = 0.0
+    end_s: float = 0.0
+
+
+@dataclass(slots=True)
+class SearchStats:
+    """Counts since the start: what the layer saved and what went wrong."""
+
+    num_queries: int = 0
+    num_cached: int = 0
+    num_shared: int = 0
+    num_calls: int = 0
+    num_asked: int = 0
+    num_retries: int = 0
+    num_failed: int = 0
+    num_timeouts: int = 0
+
+
+class _Job:
+    """One distinct query on its way to the backend."""
+
+    __slots__ = ("attempts", "future", "is_sent", "key", "num_waiting")
+
+    def __init__(self, key: _Key, future: asyncio.Future[list[Hit]]) -> None:
+        self.key, self.future = key, future
+        self.attempts = self.num_waiting = 0
+        self.is_sent = False
+
+
+class Search:
+    """Answers queries concurrently over one retriever."""
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        *,
+        k: int = 3,
+        timeout_s: float = 30.0,
+        attempts: int = 3,
+        first_wait_s: float = 0.2,
+        max_wait_s: float = 20.0,
+        max_batch: int | None = None,
+        max_concurrency: int | None = None,
+        rate_per_s: float | None = None,
+        cache_size: int = 20_000,
+        max_query_chars: int = 4_000,
+        max_k: int = 1_000,
+        max_waiting: int = 200_000,
+    ) -> None:
+        """`rate_per_s` limits queries sent to the backend; `max_batch` and `max_concurrency` default to what the backend
+        says it can take."""
+        if k < 1 or k > max_k:
+            raise UsageError(f"k is the number of hits for a query: from 1 to {max_k}, not {k}")
+        if timeout_s <= 0 or attempts < 1:
+            raise UsageError(f"a search needs timeout_s > 0 and attempts >= 1, not {timeout_s} and {attempts}")
+        self.retriever, self.k, self.timeout_s, self.attempts = retriever, k, timeout_s, attempts
+        self.first_wait_s, self.max_wait_s = first_wait_s, max_wait_s
+        self.max_batch = max_batch or retriever.max_batch
+        self.max_concurrency = max_concurrency or retriever.max_concurrency
+        self.max_query_chars, self.max_k, self.max_waiting = max_query_chars, max_k, max_waiting
+        self.rate_per_s = rate_per_s
+        self.stats = SearchStats()
+        self._cache: OrderedDict[_Key, list[Hit]] = OrderedDict()
+        self._cache_size = cache_size
+        self._jobs: dict[_Key, _Job] = {}
+        self._waiting: deque[_Job] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_pump_scheduled = False
+        self._limiter: _RateLimit | None = _RateLimit(rate_per_s) if rate_per_s else None
+
+    # ---- asking ------------------------------------------------------------------------------------------------------
+
+    async def search_many(self, queries: Sequence[str], k: int | None = None) -> list[Found]:
+        """Answer all queries at the same time; the order is kept and failures stand in their places."""
+        if len(queries) == 1:
+            return [await self.find(queries[0], k)]
+        return list(await asyncio.gather(*(self.find(query, k) for query in queries)))
+
+    async def find(self, query: str, k: int | None = None) -> Found:
+        """Answer one query. Never raises for a search that failed."""
+        found = Found(" ".join(query.split()), start_s=time.perf_counter())
+        self.stats.num_queries += 1
+        try:
+            found.hits, found.cached = await self._answer(found.text, self.k if k is None else k)
+        except SearchError as error:
+            found.error = error
+            self.stats.num_failed += 1
+            self.stats.num_timeouts += isinstance(error, SearchTimeoutError)
+        found.end_s = time.perf_counter()
+        return found
+
+    async def _answer(self, text: str, k: int) -> tuple[list[Hit], bool]:
+        if not text:
+            raise SearchError("the query is empty")
+        if len(text) > self.max_query_chars:
+            raise SearchError(f"the query has {len(text)} characters, the limit is {self.max_query_chars}")
+        if not 1 <= k <= self.max_k:
+            raise SearchError(f"k is from 1 to {self.max_k}, not {k}")
+        key = (text, k)
+        if (hits := self._cache.get(key)) is not None:
+            self._cache.move_to_end(key)
+            self.stats.num_cached += 1
+            return hits, True
+        job = self._jobs.get(key)
+        if job is None:
+            job = self._submit(key)
+        else:
+            self.stats.num_shared += 1
+        job.num_waiting += 1
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                return await asyncio.shield(job.future), False
+        except TimeoutError:
+            raise SearchTimeoutError(f"no answer from {self.retriever.name} within {self.timeout_s:g} s") from None
+        finally:
+            job.num_waiting -= 1
+            if job.num_waiting == 0 and not job.future.done():
+                self._abandon(job)
+
+    # ---- queue -------------------------------------------------------------------------------------------------------
+
+    def _submit(self, key: _Key) -> _Job:
+        if len(self._waiting) >= self.max_waiting:
+            raise SearchError(f"{len(self._waiting)} queries are waiting already; the queue is full")
+        job = _Job(key, asyncio.get_running_loop().create_future())
+        self._jobs[key] = job
+        self._enqueue(job)
+        return job
+
+    def _enqueue(self, job: _Job) -> None:
+        self._waiting.append(job)
+        self._schedule_pump()
+
+    def _schedule_pump(self) -> None:
+        # Two trips through the loop, so that every rollout which is ready now has put its queries in the queue.
+        if not self._is_pump_scheduled:
+            self._is_pump_scheduled = True
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._pump)
+
+    def _pump(self) -> None:
+        self._is_pump_scheduled = False
+        while self._waiting and len(self._tasks) < self.max_concurrency:
+            k = self._waiting[0].key[1]
+            batch: list[_Job] = []
+            while self._waiting and len(batch) < self.max_batch and self._waiting[0].key[1] == k:
+                job = self._waiting.popleft()
+                if not job.future.done():
+                    job.is_sent = True
+                    batch.append(job)
+            if batch:
+                task = asyncio.get_running_loop().create_task(self._run(batch, k))
+                self._tasks.add(task)
+                task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._waiting and not task.get_loop().is_closed():
+            self._pump()
+
+    def _abandon(self, job: _Job) -> None:
+        """Nobody waits any more: the queue passes it over. If it is in flight, its late answer still fills the cache."""
+        self._jobs.pop(job.key, None)
+        if not job.is_sent:
+            job.future.cancel()
+
+    # ---- calling the backend -----------------------------------------------------------------------------------------
+
+    async def _run(self, batch: list[_Job], k: int) -> None:
+        if self._limiter is not None:
+            await self._limiter.acquire(len(batch))
+            batch = [job for job in batch if not job.future.done()]
+            if not batch:
+                return
+        self.stats.num_calls += 1
+        self.stats.num_asked += len(batch)
+        for job, result in zip(batch, await self._call([job.key[0] for job in batch], k), strict=True):
+            job.attempts += 1
+            if isinstance(result, list):
+                self._resolve(job, result)
+            elif isinstance(result, TransientError) and job.attempts < self.attempts and job.num_waiting:
+                self._retry_later(job, result)
+            else:
+                self._fail(job, result)
+
+    async def _call(self, queries: list[str], k: int) -> list[Result]:
+        name = self.retriever.name
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                results = await self.retriever.search_many(queries, k)
+        except TimeoutError:
+            error: SearchError = SearchTimeoutError(f"no answer from {name} within {self.timeout_s:g} s")
+        except SearchError as caught:
+            error = caught
+        except Exception as caught:  # a backend's bug must not sink the rollouts that use it
+            error = SearchError(f"{name} failed: {type(caught).__name__}: {caught}")
+        else:
+            if len(results) == len(queries):
+                return results
+            error = SearchError(f"{name} gave {len(results)} results for {len(queries)} queries")
+        return [error] * len(queries)
+
+    def _resolve(self, job: _Job, hits: list[Hit]) -> None:
+        if self._cache_size:
+            self._cache[job.key] = hits
+            while len(self._cache) > self._cache_size:
+                self._cache.popitem(last=False)
+        self._jobs.pop(job.key, None)
+        if not job.future.done():
+            job.future.set_result(hits)
+
+    def _fail(self, job: _Job, error: SearchError) -> None:
+        self._jobs.pop(job.key, None)
+        if not job.future.done():
+            job.future.set_exception(error)
+            job.future.exception()  # seen: an abandoned query's failure is no news
+
+    def _retry_later(self, job: _Job, error: TransientError) -> None:
+        wait_s = min(self.max_wait_s, self.first_wait_s * 2 ** (job.attempts - 1)) * random.uniform(0.5, 1.0)
+        if error.retry_after_s is not None:  # the server's own word wins over the back-off
+            wait_s = error.retry_after_s
+        if wait_s > self.timeout_s:
+            self._fail(job, SearchError(f"{error}; it asks for {wait_s:.0f} s, the time-out is {self.timeout_s:g} s"))
+            return
+        self.stats.num_retries += 1
+        asyncio.get_running_loop().call_later(wait_s, self._requeue, job)
+
+    def _requeue(self, job: _Job) -> None:
+        if not job.future.done() and job.num_waiting:
+            job.is_sent = False
+            self._enqueue(job)
+
+    # ---- the rest ----------------------------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """What a manifest needs: the backend's own description and k."""
+        return {**self.retriever.describe(), "k": self.k}
+
+    async def aclose(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.retriever.aclose()
+
+
+class _RateLimit:
+    """aiolimiter's leaky bucket, made anew for each event loop (it belongs to the loop it was first used in)."""
+
+    def __init__(self, rate_per_s: float) -> None:
+        self.rate_per_s = rate_per_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def acquire(self, count: int) -> None:
+        from aiolimiter import AsyncLimiter
+
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            # Slower than one a second: one query in a longer period.
+            rate, period = (self.rate_per_s, 1.0) if self.rate_per_s >= 1 else (1.0, 1.0 / self.rate_per_s)
+            self._loop, self._limiter = loop, AsyncLimiter(rate, period)
+        for _ in range(count):
+            await self._limiter.acquire()
