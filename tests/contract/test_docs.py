@@ -1,0 +1,113 @@
+"""Docs are run, so they are true: the README's commands and Python, and the example in each command's help."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from parallelsearch import demo
+from parallelsearch.cli import app
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.M | re.S)
+
+
+def commands_in_help() -> list[tuple[str, str]]:
+    found = []
+
+    def walk(group, path):
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                walk(command, [*path, name])
+            else:
+                found.append((" ".join([*path, name]), command.help or ""))
+
+    walk(typer.main.get_command(app), [])
+    return found
+
+
+def examples() -> list[tuple[str, str]]:
+    return [
+        (name, line.strip())
+        for name, text in commands_in_help()
+        for line in re.findall(r"Example: (parallelsearch .*)", text)
+    ]
+
+
+@pytest.fixture
+def workplace(tmp_path):
+    """A folder with the files that the examples speak of."""
+    (tmp_path / "corpus.jsonl").write_text(Path(demo.corpus_path()).read_text())
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "120",
+    }
+    asked = subprocess.run(
+        ["parallelsearch", "ask", "Who is older, Claude Monet or Camille Pissarro?", "--json"],
+        env=environment, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    (tmp_path / "trajectories.jsonl").write_text(asked.stdout.replace('"kind": null', '"kind": "parallel"'))
+    return tmp_path, environment
+
+
+def test_every_command_has_an_example():
+    assert {name for name, _ in examples()} == {name for name, _ in commands_in_help()}
+
+
+SERVERS = ("serve",)
+
+
+@pytest.mark.parametrize(("name", "line"), [pair for pair in examples() if not pair[0].startswith(SERVERS)])
+def test_help_examples_run(workplace, name, line):
+    folder, environment = workplace
+    result = subprocess.run(shlex.split(line), cwd=folder, env=environment, capture_output=True, text=True, timeout=170)
+    assert result.returncode == 0, result.stderr
+
+
+def readme_blocks() -> list[tuple[str, str]]:
+    return BLOCK.findall((ROOT / "README.md").read_text())
+
+
+@pytest.mark.parametrize(("language", "code"), readme_blocks())
+def test_readme_blocks_run(workplace, language, code):
+    """Blocks marked bash or python run as they stand; `make` lines are what CI itself runs, and are left out."""
+    folder, environment = workplace
+    if language == "bash":
+        code = "set -e\n" + "\n".join(
+            line for line in code.splitlines() if not line.startswith(("make ", "git clone", "cd "))
+        )
+        command = ["bash", "-c", code]
+    else:
+        command = [sys.executable, "-c", code]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=170)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_readme_shows_the_two_commands():
+    text = (ROOT / "README.md").read_text()
+    assert "make demo" in text
+    assert "make test" in text
+    assert len(readme_blocks()) >= 3
+
+
+def test_no_private_paths_or_left_overs_in_the_project():
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    pattern = re.compile(r"(^|[^\w.])/(ro" + r"ot|wo" + r"rk)/")
+    wrong = []
+    for name in filter(None, tracked):
+        path = ROOT / name
+        if (
+            path.suffix in (".py", ".md", ".toml", ".yml", ".yaml", ".txt", ".html")
+            and path.exists()
+            and pattern.search(path.read_text())
+        ):
+            wrong.append(name)
+    assert not wrong

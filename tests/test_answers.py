@@ -1,0 +1,59 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parallelsearch.answers import exact_match, f1, normalise, substring_match
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("The Beatles!", "beatles"),
+        ("  An   apple ", "apple"),
+        ("U.S.A.", "usa"),
+        ("1990–1991", "1990-1991"),
+        ("“Hello”", "hello"),
+        ("Zoe\u0308", "Zo\u00eb"),
+        ("Ｗｉｄｅ", "wide"),
+        ("don’t", "dont"),
+    ],
+)
+def test_equal_after_normalising(left, right):
+    assert normalise(left) == normalise(right)
+
+
+@pytest.mark.parametrize(("left", "right"), [("theme", "me"), ("Beyoncé", "Beyonce"), ("12", "1 2")])
+def test_different_after_normalising(left, right):
+    assert normalise(left) != normalise(right)
+
+
+@given(st.text())
+def test_normalising_is_stable(text):
+    assert normalise(normalise(text)) == normalise(text)
+
+
+@given(st.text(st.characters(codec="ascii")))
+def test_the_unicode_step_leaves_ascii_alone(text):
+    assert normalise(text) == normalise(text, unicode=False)
+
+
+def test_exact_match():
+    assert exact_match("the Danube", ["Rhine", "Danube"])
+    assert not exact_match(None, ["x"])
+    assert not exact_match("x", [])
+    assert not exact_match("1990–1991", ["1990-1991"], unicode=False)
+
+
+def test_f1():
+    assert f1("Claude Monet", ["Monet"]) == pytest.approx(2 / 3)
+    assert f1("yes it is", ["yes"]) == 0.0
+    assert f1("yes", ["yes"]) == 1.0
+    assert f1(None, ["a"]) == 0.0
+    assert f1("a b", ["c", "b"]) == pytest.approx(1.0)  # "a" is an article
+
+
+def test_substring_match_respects_words():
+    assert substring_match("It was Monet, in Paris", ["Monet"])
+    assert not substring_match("Monetary", ["Monet"])
+    assert not substring_match("x", ["the"])
+    assert not substring_match(None, ["x"])

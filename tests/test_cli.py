@@ -1,0 +1,160 @@
+"""The command line as a user meets it: real processes, real files, exit statuses, no tracebacks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parallelsearch import demo
+
+MONET = "Who is older, Claude Monet or Camille Pissarro?"
+
+
+def run(
+    *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "parallelsearch.cli", *arguments]
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "120", **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def fails(result: subprocess.CompletedProcess[str], status: int, *words: str) -> None:
+    assert result.returncode == status, result.stderr
+    assert "Traceback" not in result.stderr
+    for word in words:
+        assert word in result.stderr
+
+
+@pytest.fixture(scope="module")
+def monet(tmp_path_factory) -> Path:
+    result = run("ask", MONET, "--json")
+    assert result.returncode == 0, result.stderr
+    path = tmp_path_factory.mktemp("ask") / "trajectories.jsonl"
+    record = json.loads(result.stdout)
+    record["golden_answers"], record["kind"], record["id"] = ["Camille Pissarro"], "parallel", "m1"
+    path.write_text(json.dumps(record) + "\n")
+    return path
+
+
+def test_ask_shows_the_split_and_both_searches():
+    result = run("ask", MONET)
+    assert result.returncode == 0, result.stderr
+    assert "2 searches at once" in result.stdout
+    assert "When was Claude Monet born?" in result.stdout
+    assert "When was Camille Pissarro born?" in result.stdout
+    assert "answer: Camille Pissarro" in result.stdout
+    assert "2 LLM calls, 1 rounds of search, 2 sub-queries" in result.stdout
+
+
+def test_ask_json_is_the_trajectory_object(monet):
+    record = json.loads(monet.read_text())
+    assert record["stop"] == "answer"
+    assert record["num_subqueries"] == 2
+    assert {segment["author"] for segment in record["segments"]} == {"prompt", "model", "search"}
+    first = record["turns"][0]["queries"][0]["hits"][0]
+    assert set(first) >= {"id", "title", "text", "score", "rank"}
+    assert first["title"] == "Claude Monet"
+
+
+def test_score_and_view(monet):
+    result = run("score", str(monet), "--reward", "gated", "--json")
+    assert json.loads(result.stdout) == {
+        "id": "m1",
+        "outcome": 1.0,
+        "decomposition": 0.2,
+        "search_count": 0.12,
+        "format": 0.08,
+        "total": 1.4,
+    }
+    assert "gated" in run("score", str(monet), "--reward", "gated").stdout
+    assert "right" in run("view", str(monet)).stdout
+    fails(run("view", str(monet), "--wrong"), 1, "none of the 1")
+
+
+def test_index_and_ask_over_ones_own_corpus(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text(Path(demo.corpus_path()).read_text())
+    built = run("index", "corpus.jsonl", "--out", "my-index", cwd=tmp_path)
+    assert built.returncode == 0, built.stderr
+    assert "--search bm25:my-index" in built.stdout
+    asked = run("ask", MONET, "--search", "bm25:my-index", "--json", cwd=tmp_path)
+    assert json.loads(asked.stdout)["answer"] == "Camille Pissarro"
+    fails(run("index", "corpus.jsonl", "--out", "my-index", cwd=tmp_path), 2, "my-index", "--overwrite")
+
+
+def test_index_names_the_bad_line_unless_told_to_skip(tmp_path):
+    (tmp_path / "c.jsonl").write_text('{"id": "1", "title": "T", "text": "x"}\n{"id": "2", "title": "T"}\n')
+    fails(run("index", "c.jsonl", "--out", "i", cwd=tmp_path), 1, "line 2", "'text'")
+    assert not (tmp_path / "i").exists()
+    skipped = run("index", "c.jsonl", "--out", "i", "--skip-bad", cwd=tmp_path)
+    assert skipped.returncode == 0
+    assert "1 records were skipped" in skipped.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["ask", "  "], 2, ["empty"]),
+        (["ask", MONET, "--search", "bm52:x"], 2, ["Did you mean 'bm25'"]),
+        (["ask", MONET, "--policy", "gpt"], 2, ["openai:BASE_URL#MODEL"]),
+        (["ask", MONET, "--search", "bm25:nowhere"], 1, ["nowhere", "parallelsearch index"]),
+        (["ask", MONET, "--search", "bm25:"], 2, ["ends after the colon"]),
+        (["ask", MONET, "--layout", "fancy"], 2, ["headed, paper"]),
+        (["ask", MONET, "--k", "0"], 2, ["k is the number of hits"]),
+        (["ask", MONET, "--max-turns", "0"], 2, ["max_turns"]),
+        (["ask", "What is love?"], 1, ["demo policy is no model", "--policy"]),
+        (["ask", MONET, "--policy", "openai:http://127.0.0.1:9/v1#m"], 1, ["127.0.0.1:9"]),
+        (["ask", MONET, "--policy", "script:none.json"], 2, ["none.json"]),
+        (["score", "none.jsonl"], 2, ["none.jsonl"]),
+        (["score", "none.jsonl", "--reward", "gate"], 2, ["none.jsonl"]),
+        (["view", "none.jsonl"], 2, ["none.jsonl"]),
+        (["index", "none.jsonl", "--out", "x"], 2, ["none.jsonl"]),
+        (["data", "none.jsonl"], 2, ["none.jsonl"]),
+        (["frobnicate"], 2, ["frobnicate"]),
+    ],
+)
+def test_bad_input_gets_a_message_and_no_traceback(tmp_path, arguments, status, words):
+    fails(run(*arguments, cwd=tmp_path), status, *words)
+
+
+def test_score_refuses_a_record_without_kind_and_names_the_way_out(tmp_path, monet):
+    record = json.loads(monet.read_text())
+    record["kind"] = None
+    (tmp_path / "t.jsonl").write_text(json.dumps(record))
+    fails(run("score", "t.jsonl", cwd=tmp_path), 2, "label-free")
+    assert run("score", "t.jsonl", "--reward", "label-free", cwd=tmp_path).returncode == 0
+    fails(run("score", "t.jsonl", "--reward", "gate", cwd=tmp_path), 2, "Did you mean 'gated'")
+
+
+def test_hostile_text_cannot_write_to_the_terminal(tmp_path, monet):
+    record = json.loads(monet.read_text())
+    record["question"] = "x \x1b[2J [red]y[/red]"
+    record["answer"] = "\x1b]0;title\x07 [/bold] z"
+    (tmp_path / "t.jsonl").write_text(json.dumps(record))
+    shown = run("view", "t.jsonl", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "\x1b[2J" not in shown.stdout
+    assert "\x1b]" not in shown.stdout
+    assert "[red]y[/red]" in shown.stdout
+
+
+def test_doctor_says_what_to_type():
+    result = run("doctor")
+    assert result.returncode == 0
+    assert "522 passages, 179 questions" in result.stdout
+    checks = json.loads(run("doctor", "--json", env={"SERPER_API_KEY": "very-secret"}).stdout)
+    assert all(check["works"] or check["fix"] or "GPU" in check["what"] for check in checks)
+    assert "very-secret" not in json.dumps(checks)
+
+
+def test_version_and_help():
+    assert run("--version").stdout.startswith("parallelsearch ")
+    assert "Example" in run("ask", "--help").stdout
