@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from parallelsearch.addresses import open_policy, open_search
 from parallelsearch.policy.base import Policy, Sampling
 from parallelsearch.rollout import Event, Limits, rollout
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Question, Trajectory
+
+T = TypeVar("T")
 
 
 class Agent:
@@ -78,7 +80,7 @@ class Agent:
 
     # ---- the agent's own event loop ----------------------------------------------------------------------------------
 
-    def _run(self, work: Any) -> Any:
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name="parallelsearch-agent", daemon=True)
