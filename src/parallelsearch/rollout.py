@@ -131,7 +131,6 @@ class _Run:
             kind=question.kind,
             type=question.type,
             supporting_titles=question.supporting_titles,
-            policy={**policy.describe(), "mode": mode, "layout": layout},
             sampling=asdict(sampling),
             search=search.describe(),
             limits=asdict(limits),
@@ -311,6 +310,8 @@ class _Run:
 
     def finish(self) -> Trajectory:
         trajectory = self.trajectory
+        # Described at the end: a server that names its model itself does so with its first answer.
+        trajectory.policy = {**self.policy.describe(), "mode": self.mode, "layout": self.writer.layout}
         trajectory.num_searches = len(trajectory.rounds)
         trajectory.num_subqueries = sum(len(turn.queries) for turn in trajectory.turns)
         trajectory.elapsed_s = self.now()

@@ -1,0 +1,462 @@
+"""The policy behind an OpenAI-compatible server, against real servers on loopback that misbehave in every way known."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import httpx
+import pytest
+from fault_server import (
+    ANSWER,
+    SEARCH,
+    FaultServer,
+    ask,
+    chunk,
+    engine,
+    events,
+    failure,
+    free_port,
+    half_body,
+    hang,
+    hang_up,
+    models,
+    policy_for,
+    raw,
+    status,
+)
+
+from parallelsearch import grammar
+from parallelsearch.errors import UsageError
+from parallelsearch.policy.base import Generation, Sampling
+from parallelsearch.policy.openai import OpenAIPolicy
+from parallelsearch.trajectory import Segment
+
+KEY = "sk-very-secret-1234"
+
+
+@pytest.fixture(autouse=True)
+def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+
+# ---- what is sent ----------------------------------------------------------------------------------------------------
+
+
+async def test_chat_request_holds_the_turns_as_messages() -> None:
+    segments = [
+        Segment("prompt", "Who is older?"),
+        Segment("model", SEARCH),
+        Segment("search", "<information> a </information>"),
+        Segment("notice", "\nAnswer now.\n"),
+    ]
+    async with FaultServer(engine(ANSWER)) as server:
+        await ask(policy_for(server), segments, max_tokens=77)
+    assert server.requests[0].path == "/v1/chat/completions"
+    assert server.bodies[0] == {
+        "model": "tiny",
+        "messages": [
+            {"role": "user", "content": "Who is older?"},
+            {"role": "assistant", "content": SEARCH},
+            {"role": "user", "content": "<information> a </information>\nAnswer now.\n"},
+        ],
+        "max_tokens": 77,
+        "temperature": 0.0,
+        "stop": ["</search>", "</answer>"],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+async def test_completions_request_holds_the_whole_text() -> None:
+    segments = [Segment("prompt", "Q\n"), Segment("model", SEARCH), Segment("search", "\nR\n")]
+    async with FaultServer(engine(ANSWER)) as server:
+        policy = policy_for(server, api="completions", stream=False)
+        await ask(policy, segments, sampling=Sampling(temperature=0.7, top_p=0.9, seed=5))
+        assert policy.describe()["continuation"] == "text"
+    body = server.bodies[0]
+    assert server.requests[0].path == "/v1/completions"
+    assert body["prompt"] == f"Q\n{SEARCH}\nR\n"
+    assert (body["temperature"], body["top_p"], body["seed"], body["stream"]) == (0.7, 0.9, 5, False)
+    assert "stream_options" not in body
+
+
+async def test_extra_body_is_merged_and_none_leaves_a_field_out() -> None:
+    async with FaultServer(engine(ANSWER)) as server:
+        policy = policy_for(server, extra_body={"stop": None, "top_k": 5, "temperature": 0.3})
+        await ask(policy)
+    body = server.bodies[0]
+    assert "stop" not in body
+    assert (body["top_k"], body["temperature"]) == (5, 0.3)
+    with pytest.raises(UsageError, match="extra_body goes into a JSON request"):
+        OpenAIPolicy("http://h/v1", extra_body={"a": object()})
+
+
+async def test_connections_are_used_again() -> None:
+    async with FaultServer(engine(SEARCH)) as server:
+        policy = policy_for(server)
+        for _ in range(4):
+            await policy.generate(
+                [Segment("prompt", "Q")], stop=grammar.STOP_STRINGS, max_tokens=9, sampling=Sampling(), session="s"
+            )
+        await policy.aclose()
+    assert server.num_connections == 1
+
+
+async def test_many_rollouts_at_once_do_not_wait_for_each_other() -> None:
+    async with FaultServer(engine(SEARCH, pause_s=0.02)) as server:
+        policy = policy_for(server)
+        start_s = time.perf_counter()
+        one = await ask(policy_for(server))
+        one_s = time.perf_counter() - start_s
+        start_s = time.perf_counter()
+        all_of_them = await asyncio.gather(*(ask_open(policy) for _ in range(150)))
+        many_s = time.perf_counter() - start_s
+        await policy.aclose()
+    assert all(generation.text == one.text for generation in all_of_them)
+    assert many_s < 150 * one_s / 5  # httpx's own pool of 100 would make two rounds; one after the other would make 150
+
+
+async def ask_open(policy: OpenAIPolicy) -> Generation:
+    prompt = [Segment("prompt", "Q")]
+    return await policy.generate(prompt, stop=grammar.STOP_STRINGS, max_tokens=9, sampling=Sampling(), session="s")
+
+
+def test_one_policy_serves_several_event_loops() -> None:
+    policy: OpenAIPolicy | None = None
+
+    async def once() -> str:
+        nonlocal policy
+        async with FaultServer(engine(ANSWER)) as server:
+            policy = policy or policy_for(server)
+            policy._url = httpx.URL(server.url)
+            return (await ask_open(policy)).text
+
+    assert asyncio.run(once()) == asyncio.run(once()) == ANSWER
+
+
+# ---- trouble that passes ---------------------------------------------------------------------------------------------
+
+
+async def test_retry_after_in_seconds_is_obeyed() -> None:
+    async with FaultServer(status(429, retry_after="0.3"), engine(ANSWER)) as server:
+        generation = await ask(policy_for(server, max_wait_s=1.0))
+    first, second = server.requests
+    assert generation.text == ANSWER
+    assert 0.29 <= second.time_s - first.time_s < 2
+
+
+async def test_retry_after_as_a_date_is_obeyed() -> None:
+    until = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
+    async with FaultServer(status(503, retry_after=until), engine(ANSWER)) as server:
+        generation = await ask(policy_for(server, max_wait_s=5.0))
+    first, second = server.requests
+    assert generation.text == ANSWER
+    assert 0.5 <= second.time_s - first.time_s < 4  # a date has whole seconds only
+
+
+async def test_retry_after_beyond_the_limit_fails_at_once() -> None:
+    async with FaultServer(status(429, retry_after="3600")) as server:
+        start_s = time.perf_counter()
+        message = await failure(policy_for(server, max_wait_s=30.0))
+    assert "asks to wait 3600 s, more than the 30 s allowed" in message
+    assert "answered 429" in message
+    assert (len(server.requests), time.perf_counter() - start_s < 5) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        status(500),
+        status(502, "<html>bad gateway</html>"),
+        status(408),
+        hang_up,
+        half_body,
+        events(after="hang_up"),
+        events(chunk(""), after="hang_up"),
+        events(),
+        status(200, {"error": {"message": "overloaded", "code": 503}}),
+    ],
+)
+async def test_passing_trouble_is_tried_again(trouble: Any) -> None:
+    pieces: list[str] = []
+    async with FaultServer(trouble, engine(ANSWER)) as server:
+        generation = await ask(policy_for(server), pieces=pieces)
+    assert generation.text == "".join(pieces) == ANSWER
+    assert len(server.requests) == 2
+
+
+async def test_trouble_that_stays_is_reported_with_the_number_of_attempts() -> None:
+    async with FaultServer(status(500, {"error": {"message": "boom"}})) as server:
+        message = await failure(policy_for(server, max_attempts=3))
+    assert re.search(r"model server .*/chat/completions answered 500.*boom \(after 3 attempts\)", message)
+    assert len(server.requests) == 3
+
+
+async def test_broken_stream_is_begun_again_without_saying_anything_twice() -> None:
+    pieces: list[str] = []
+    broken = events(chunk(ANSWER[:9]), chunk(ANSWER[9:20]), after="hang_up")
+    async with FaultServer(broken, engine(ANSWER)) as server:
+        generation = await ask(policy_for(server), pieces=pieces)
+    assert generation.text == "".join(pieces) == ANSWER
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(("second", "words"), [(SEARCH, "something else"), (ANSWER[:12], "said less")])
+async def test_broken_stream_that_cannot_be_repeated_is_an_error(second: str, words: str) -> None:
+    pieces: list[str] = []
+    broken = events(chunk(ANSWER[:20]), after="hang_up")
+    async with FaultServer(broken, engine(second)) as server:
+        assert words in await failure(policy_for(server), pieces)
+    assert "".join(pieces) == ANSWER[:20]
+    async with FaultServer(broken, engine(SEARCH)) as server:  # nobody has heard the first attempt: no harm done
+        assert (await ask(policy_for(server))).text == SEARCH
+
+
+# ---- trouble that stays ----------------------------------------------------------------------------------------------
+
+
+async def test_silence_is_cut_short() -> None:
+    async with FaultServer(hang) as server:
+        assert "did not answer in time" in await failure(policy_for(server, read_timeout_s=0.2))
+        assert len(server.requests) == 1
+    async with FaultServer(events(chunk("half a"), after="hang")) as server:
+        assert "did not answer in time" in await failure(policy_for(server, read_timeout_s=0.2))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_turn_has_a_time_limit_of_its_own(stream: bool) -> None:
+    async with FaultServer(engine("word " * 1000, pause_s=0.05) if stream else hang) as server:
+        start_s = time.perf_counter()
+        message = await failure(policy_for(server, timeout_s=0.4, stream=stream))
+    assert time.perf_counter() - start_s < 3
+    assert re.search(r"did not (finish the turn within 0.4 s|answer in time)", message)
+
+
+async def test_cancelling_a_turn_closes_its_connection() -> None:
+    async with FaultServer(engine("word " * 1000, pause_s=0.02)) as server:
+        policy = policy_for(server)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await ask_open(policy)
+        for _ in range(100):
+            if server.requests[0].is_cut_off:
+                break
+            await asyncio.sleep(0.01)
+        await policy.aclose()
+    assert server.requests[0].is_cut_off
+
+
+async def test_server_that_is_down() -> None:
+    message = await failure(OpenAIPolicy(f"http://127.0.0.1:{free_port()}/v1", "tiny", max_attempts=2, max_wait_s=0.05))
+    assert "refused the connection; is it running?" in message
+    assert "(after 2 attempts)" in message
+
+
+async def test_unknown_host_fails_at_once() -> None:
+    assert "unknown host name" in await failure(OpenAIPolicy("http://no-such-host.invalid/v1", "tiny"))
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{not json", "not JSON: '{not json'"),
+        (b"<html>hello</html>", "not JSON: '<html>hello</html>'"),
+        (b'"text"', "where a JSON object belongs"),
+        (b"{}", "has no 'choices'"),
+        (b'{"choices": []}', "empty list of 'choices'"),
+        (b'{"choices": ["x"]}', "where a choice belongs"),
+        (b'{"choices": [{"message": {"content": 5}, "finish_reason": "stop"}]}', "sent 5 where text belongs"),
+        (b'{"choices": [{"message": "hello", "finish_reason": "stop"}]}', "where a message belongs"),
+        (b'{"error": "out of memory"}', "reported an error: out of memory"),
+        (b"\xff\xfe", "not JSON"),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_answers_that_make_no_sense(body: bytes, words: str, stream: bool) -> None:
+    behaviour = raw(b"data: " + body + b"\n\n", "text/event-stream") if stream else raw(body)
+    async with FaultServer(behaviour) as server:
+        assert words in await failure(policy_for(server, stream=stream))
+    assert len(server.requests) == 1
+
+
+async def test_context_that_is_too_long_is_named() -> None:
+    detail = "This model's maximum context length is 2048 tokens, 'max_tokens' or 'max_completion_tokens' is too large"
+    async with FaultServer(status(400, {"error": {"message": detail}})) as server:
+        assert "no longer fits into the model's context" in await failure(policy_for(server))
+    assert len(server.requests) == 1
+
+
+async def test_empty_purse_is_not_waited_for() -> None:
+    body = {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}
+    async with FaultServer(status(429, body)) as server:
+        assert "exceeded your quota" in await failure(policy_for(server))
+    assert len(server.requests) == 1
+
+
+async def test_redirect_is_told_not_followed() -> None:
+    async with FaultServer(status(301, "", location="http://elsewhere/v1")) as server:
+        assert "redirects to http://elsewhere/v1: use that address" in await failure(policy_for(server))
+
+
+# ---- servers with other words ----------------------------------------------------------------------------------------
+
+
+async def test_fields_a_server_does_not_know_are_left_out_from_then_on() -> None:
+    unknown = "Unexpected fields in the request: {'stream_options', 'seed'}"
+    async with FaultServer(status(422, {"detail": unknown}), engine(ANSWER)) as server:
+        policy = policy_for(server)
+        for _ in range(2):
+            generation = await ask(policy, sampling=Sampling(temperature=1.0, seed=3))
+    assert generation.text == ANSWER
+    assert [set(body) & {"stream_options", "seed"} for body in server.bodies] == [
+        {"stream_options", "seed"},
+        set(),
+        set(),
+    ]
+
+
+async def test_field_that_was_asked_for_is_not_given_up_silently() -> None:
+    async with FaultServer(status(422, {"detail": "Unexpected fields in the request: {'return_token_ids'}"})) as server:
+        assert "return_token_ids" in await failure(policy_for(server, token_ids=True))
+    assert len(server.requests) == 1
+
+
+async def test_newer_name_of_max_tokens_is_learned() -> None:
+    detail = (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    )
+    async with FaultServer(status(400, {"error": {"message": detail}}), engine(ANSWER)) as server:
+        await ask(policy_for(server), max_tokens=50)
+    assert server.bodies[1]["max_completion_tokens"] == 50
+    assert "max_tokens" not in server.bodies[1]
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
+
+
+async def test_key_is_sent_and_told_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", f" {KEY}\n")
+    echo = status(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}})
+    async with FaultServer(echo, raw(b"nonsense " + KEY.encode()), engine(ANSWER)) as server:
+        policy = policy_for(server, api_key_env="MY_KEY")
+        refused, nonsense = await failure(policy), await failure(policy)
+        await ask(policy)
+    assert [request.headers["authorization"] for request in server.requests] == [f"Bearer {KEY}"] * 3
+    assert "It refused the key in MY_KEY" in refused
+    for text in (refused, nonsense, repr(policy), json.dumps(policy.describe()), str(vars(policy))):
+        assert KEY not in text
+
+
+async def test_missing_key_is_named() -> None:
+    async with FaultServer(status(401, {"error": {"message": "no key"}})) as server:
+        message = await failure(policy_for(server))
+    assert "No key was sent: set OPENAI_API_KEY, or name another variable with api_key_env" in message
+    assert "authorization" not in server.requests[0].headers
+
+
+@pytest.mark.parametrize("key", ["sk-ключ", "sk-a\nb"])
+async def test_key_that_cannot_be_sent_is_not_quoted(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    message = await failure(OpenAIPolicy("http://127.0.0.1:9/v1", "tiny"))
+    assert "environment variable OPENAI_API_KEY has characters that no key has" in message
+    assert key not in message
+
+
+async def test_password_in_the_address_is_not_shown() -> None:
+    async with FaultServer(status(500)) as server:
+        address = server.url.replace("http://", "http://me:hidden@")
+        policy = OpenAIPolicy(address, "tiny", max_attempts=1)
+        message = await failure(policy)
+    assert server.requests[0].headers["authorization"].startswith("Basic ")
+    assert "hidden" not in message + repr(policy) + json.dumps(policy.describe())
+
+
+# ---- which model -----------------------------------------------------------------------------------------------------
+
+
+async def test_only_model_of_a_server_is_taken() -> None:
+    async with FaultServer(models("solo", max_model_len=4096), engine(ANSWER)) as server:
+        policy = OpenAIPolicy(server.url)
+        await ask(policy)
+        await ask(policy)
+    assert [request.path for request in server.requests] == ["/v1/models", *["/v1/chat/completions"] * 2]
+    assert (server.bodies[1]["model"], policy.describe()["model"], policy.max_context) == ("solo", "solo", 4096)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [
+        (models("one", "two"), "has 2 models: one, two. Name one, like http"),
+        (models(), "has no model"),
+        (status(200, {"x": 1}), "does not list its models"),
+        (status(404), "answered 404.*name it, like http.*#MODEL"),
+        (status(401), "No key was sent: set OPENAI_API_KEY"),
+        (hang_up, r"broke the connection off.*\(after 2 attempts\)"),
+    ],
+)
+async def test_model_that_cannot_be_guessed(behaviour: Any, words: str) -> None:
+    async with FaultServer(behaviour) as server:
+        assert re.search(words, await failure(OpenAIPolicy(server.url, max_attempts=2, max_wait_s=0.05)))
+
+
+@pytest.mark.parametrize(
+    ("listing", "words"),
+    [
+        (models("big", "small"), "has no model 'tiny'; it has: big, small"),
+        (models("tiny"), "not this kind of call; try api=chat or api=completions"),
+        (status(404), "Most end in /v1, like http://127.0.0.1:8000/v1"),
+        (hang_up, "Most end in /v1"),
+    ],
+)
+async def test_not_found_says_what_there_is(listing: Any, words: str) -> None:
+    async with FaultServer(status(404, {"error": {"message": "no such thing"}}), listing) as server:
+        message = await failure(policy_for(server))
+    assert "no such thing" in message
+    assert words in message
+
+
+# ---- addresses -------------------------------------------------------------------------------------------------------
+
+
+def test_address_with_everything() -> None:
+    address = (
+        "https://host:8443/base/v1/?api=completions&token_ids=1&stream=false&timeout_s=7.5&max_attempts=2#org/Model:7b"
+    )
+    policy = OpenAIPolicy.from_address(address, connect_timeout_s=3.0, timeout_s=1.0)
+    assert policy.describe() == {
+        "kind": "openai",
+        "base_url": "https://host:8443/base/v1",
+        "model": "org/Model:7b",
+        "api": "completions",
+        "continuation": "text",
+        "streams": False,
+        "token_ids": True,
+        "extra_body": {},
+    }
+    assert (policy.timeout_s, policy.connect_timeout_s, policy.max_attempts) == (7.5, 3.0, 2)
+    plain = OpenAIPolicy.from_address("http://localhost:8000/v1")
+    assert (plain.model, plain.streams, plain.describe()["continuation"]) == (None, True, "user-message")
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("localhost:8000/v1#m", "write it like http://localhost:8000/v1"),
+        ("#m", "not an address of a server"),
+        ("http://[::1/v1", "not an address of a server"),
+        ("http://h/v1?api=tools", "api is 'chat' or 'completions', not 'tools'"),
+        ("http://h/v1?timeout=5", "'timeout' is not an option of a model server.*Did you mean 'timeout_s'?"),
+        ("http://h/v1?max_attempts=many", "max_attempts of a model server is a whole number, not 'many'"),
+        ("http://h/v1?token_ids=perhaps", "token_ids of a model server is 0 or 1, not 'perhaps'"),
+        ("http://h/v1?timeout_s=0", "greater than zero"),
+    ],
+)
+def test_addresses_that_are_wrong(address: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        OpenAIPolicy.from_address(address)

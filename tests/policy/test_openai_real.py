@@ -1,0 +1,143 @@
+"""The policy beside other people's code: the official client on the same server, and a real model behind a real server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fault_server import (
+    SEARCH,
+    FaultServer,
+    ask,
+    engine,
+    free_port,
+    policy_for,
+)
+
+from parallelsearch import grammar
+from parallelsearch.addresses import open_policy, open_search
+from parallelsearch.errors import PolicyError
+from parallelsearch.policy.base import Generation
+from parallelsearch.policy.openai import OpenAIPolicy
+from parallelsearch.rollout import Limits, rollout
+
+
+@pytest.fixture(autouse=True)
+def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_official_client_reads_the_same_text_from_the_same_server(stream: bool) -> None:
+    """The server of these tests is only worth something if the official client understands it."""
+    from openai import AsyncOpenAI
+
+    async with FaultServer(engine(SEARCH, "keep")) as server:
+        ours = await ask(policy_for(server, stream=stream))
+        async with AsyncOpenAI(base_url=server.url, api_key="x") as client:
+            messages: Any = [{"role": "user", "content": "Who is older?"}]
+            answer: Any = await client.chat.completions.create(
+                model="tiny", messages=messages, stop=list(grammar.STOP_STRINGS), stream=stream, temperature=0.0
+            )
+            if stream:
+                theirs = "".join([part.choices[0].delta.content or "" async for part in answer])
+            else:
+                theirs = answer.choices[0].message.content
+    assert ours.text == theirs == SEARCH
+
+
+@pytest.fixture(scope="module")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """`transformers serve` with SmolLM2-135M in a process of its own: base URL and model name."""
+    from parallelsearch.policy.models import resolve
+
+    folder = str(resolve("smollm2-135m"))
+    port = free_port()
+    log = tmp_path_factory.mktemp("serve") / "log.txt"
+    command = [str(Path(sys.executable).with_name("transformers")), "serve", folder]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
+    # One thread: on two busy cores two of them wait for each other (92 s instead of 8 s at a load of 9).
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output, env=environment) as process:
+        try:
+            for _ in range(120):
+                assert process.poll() is None, log.read_text()[-2000:]
+                try:
+                    if httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).is_success:
+                        break
+                except httpx.HTTPError:
+                    pass
+                time.sleep(0.5)
+            else:
+                pytest.fail(f"transformers serve did not come up:\n{log.read_text()[-2000:]}")
+            yield f"http://127.0.0.1:{port}/v1", folder
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.model
+async def test_real_server(real_server: tuple[str, str]) -> None:
+    url, model = real_server
+    few = "".join(f"<search> {pair} </search>\n" for pair in ("a ## b", "c ## d", "e ## f")) + "<search>"
+
+    async def say(text: str, max_tokens: int = 20, **options: Any) -> tuple[Generation, list[str]]:
+        policy = OpenAIPolicy(url, model, timeout_s=60, **options)
+        pieces: list[str] = []
+        return await ask(policy, [policy.prompt(text, text)], pieces, max_tokens=max_tokens), pieces
+
+    for prompt, api in (("Repeat exactly: <search> cat ## dog </search>", "chat"), (few, "completions")):
+        streamed, pieces = await say(prompt, api=api)
+        assert streamed.text.endswith("</search>")
+        assert streamed.text.count("</search>") == 1
+        assert (streamed.finish, streamed.restored) == ("stop", None)  # this server keeps the stop string
+        assert "".join(pieces) == streamed.text
+        assert len(pieces) > 3
+        assert streamed.num_tokens is not None
+        assert len(pieces) <= streamed.num_tokens + 1
+        if api == "chat":
+            at_once, _ = await say(prompt, stream=False)
+            assert (at_once.text, at_once.finish) == (streamed.text, "stop")  # greedy: the same both ways
+
+    short, _ = await say("Tell me a long story about the sea.", max_tokens=8)
+    assert (short.finish, short.num_tokens) == ("length", 8)
+    brief, _ = await say("What is the capital of France? Answer with one word.", max_tokens=24)
+    assert brief.finish == "eos"
+    assert "Paris" in brief.text
+
+    with pytest.raises(PolicyError, match=r"Unexpected fields in the request: {'return_token_ids'}"):
+        await say("Hello", token_ids=True)
+    with pytest.raises(PolicyError, match="Server is pinned to"):
+        await ask(OpenAIPolicy(url, "another"))
+
+
+@pytest.mark.slow
+@pytest.mark.model
+async def test_a_rollout_over_the_demo_corpus_through_a_real_server(real_server: tuple[str, str]) -> None:
+    """The whole loop with a real model. SmolLM2 is untrained, so what is checked is that the record is whole and true."""
+    url, model = real_server
+    policy, search = open_policy(f"openai:{url}#{model}"), open_search("demo")
+    trajectory = await rollout(
+        "Who is older, Claude Monet or Camille Pissarro?", policy, search, Limits(max_turns=1, max_tokens_per_turn=40)
+    )
+    await policy.aclose()
+    await search.aclose()
+    assert trajectory.stop in ("answer", "max_turns")
+    assert trajectory.policy is not None
+    assert trajectory.policy["model"] == model
+    assert 1 <= trajectory.num_llm_calls <= 2
+    written = [segment for segment in trajectory.segments if segment.author == "model"]
+    assert len(written) == trajectory.num_llm_calls
+    assert all(segment.text for segment in written)
+    assert all(turn.num_tokens and turn.generate_s > 0 for turn in trajectory.turns)

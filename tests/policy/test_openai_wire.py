@@ -1,0 +1,291 @@
+"""How a server's answer becomes a turn: endings, stop strings, bytes of a stream, reasoning, token ids."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fault_server import (
+    ANSWER,
+    DONE,
+    SEARCH,
+    Exchange,
+    FaultServer,
+    ask,
+    chunk,
+    engine,
+    events,
+    failure,
+    policy_for,
+    status,
+    usage_chunk,
+)
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from parallelsearch import grammar
+from parallelsearch.policy.openai_wire import read_events
+from parallelsearch.trajectory import Segment
+
+
+@pytest.fixture(autouse=True)
+def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+
+# ---- stop strings and endings ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("at_stop", ["strip", "keep", "ignore"])
+@pytest.mark.parametrize("piece", [1, 5, 1000])
+async def test_turn_ends_with_the_stop_string_whatever_the_server_does(
+    api: str, stream: bool, at_stop: Any, piece: int
+) -> None:
+    pieces: list[str] = []
+    text = SEARCH + "\n<information> made up </information>" * 3
+    async with FaultServer(engine(text, at_stop, piece=piece)) as server:
+        generation = await ask(policy_for(server, api=api, stream=stream), pieces=pieces)
+    assert (generation.text, generation.finish) == (SEARCH, "stop")
+    assert generation.restored == ("</search>" if at_stop == "strip" else None)
+    assert "".join(pieces) == SEARCH
+    assert generation.num_tokens is not None
+    assert generation.num_tokens > 0
+
+
+async def test_server_that_runs_on_is_cut_off() -> None:
+    text = SEARCH + " and on" * 5000
+    async with FaultServer(engine(text, "ignore", piece=7, pause_s=0.005)) as server:
+        start_s = time.perf_counter()
+        generation = await ask(policy_for(server))
+        elapsed_s = time.perf_counter() - start_s
+        for _ in range(100):
+            if server.requests[0].is_cut_off:
+                break
+            await asyncio.sleep(0.01)
+    assert generation.text == SEARCH
+    assert server.requests[0].is_cut_off
+    assert elapsed_s < 5  # the whole text would take 25 s
+
+
+async def test_server_that_does_not_end_its_stream_is_not_waited_for() -> None:
+    start_s = time.perf_counter()
+    async with FaultServer(events(chunk(SEARCH), after="hang")) as server:
+        generation = await ask(policy_for(server, read_timeout_s=15))
+    assert (generation.text, generation.finish) == (SEARCH, "stop")
+    async with FaultServer(events(chunk("no tags", "stop"), DONE, after="hang")) as server:
+        generation = await ask(policy_for(server, read_timeout_s=15))
+    assert (generation.text, generation.finish) == ("no tags", "eos")
+    assert time.perf_counter() - start_s < 10
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "choice", "expected", "finish", "restored"),
+    [
+        ("I do not know", "stop", {}, "I do not know", "eos", None),
+        ("<think> too lo", "length", {}, "<think> too lo", "length", None),
+        ("<search> a ", "length", {}, "<search> a ", "length", None),
+        ("<answer> x ", "stop", {}, "<answer> x </answer>", "stop", "</answer>"),
+        ("<answer> x ", "stop", {"stop_reason": "</answer>"}, "<answer> x </answer>", "stop", "</answer>"),
+        (
+            "<think> quoting </",
+            "stop",
+            {"stop_reason": "</search>"},
+            "<think> quoting </</search>",
+            "stop",
+            "</search>",
+        ),
+        ("<answer> x ", "stop", {"matched_stop": 2}, "<answer> x ", "eos", None),
+        ("<answer> x ", "eos_token", {}, "<answer> x ", "eos", None),
+        ("", "stop", {}, "", "eos", None),
+    ],
+)
+async def test_endings(
+    text: str, reason: str, choice: dict[str, Any], expected: str, finish: str, restored: str | None
+) -> None:
+    last = json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": reason, **choice}]})
+    async with FaultServer(events(chunk(text), f"data: {last}", usage_chunk(7), DONE)) as server:
+        generation = await ask(policy_for(server))
+    assert (generation.text, generation.finish, generation.restored) == (expected, finish, restored)
+    assert generation.num_tokens == 7
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("content_filter", "content filter"), ("tool_calls", "tool call"), ("abort", "ended the turn with 'abort'")],
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_endings_that_are_errors(reason: str, words: str, stream: bool) -> None:
+    answer = {"choices": [{"index": 0, "message": {"content": None}, "finish_reason": reason}]}
+    streamed = events(f"data: {json.dumps({'choices': [{'delta': {}, 'finish_reason': reason}]})}")
+    async with FaultServer(streamed if stream else status(200, answer)) as server:
+        assert words in await failure(policy_for(server, max_attempts=1, stream=stream))
+
+
+# ---- the stream as bytes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("size", [0, 1, 3])
+async def test_stream_may_be_split_anywhere(newline: str, size: int) -> None:
+    text = "<think> Müller, 東京, 🙂\u2028\x85 </think><answer> Straße </answer>"
+    data = [": keep-alive", "event: message", chunk(delta={"role": "assistant"})]
+    data += [chunk(text[start : start + 9]) for start in range(0, len(text), 9)]
+    data += [": ping", chunk(None, "stop"), usage_chunk(12), DONE]
+    pieces: list[str] = []
+    async with FaultServer(events(*data, newline=newline, size=size)) as server:
+        generation = await ask(policy_for(server), pieces=pieces)
+    assert generation.text == "".join(pieces) == text
+    assert (generation.finish, generation.num_tokens) == ("stop", 12)
+
+
+async def test_surrogate_pair_cut_between_chunks_is_joined() -> None:
+    data = ['{"choices": [{"delta": {"content": "a \\ud83d"}}]}', '{"choices": [{"delta": {"content": "\\ude42 b"}}]}']
+    data.append('{"choices": [{"delta": {"content": " \\ude42"}, "finish_reason": "stop"}]}')
+    async with FaultServer(events(*(f"data: {item}" for item in data))) as server:
+        generation = await ask(policy_for(server))
+    assert generation.text == "a 🙂 b \ufffd"
+
+
+async def test_half_a_surrogate_pair_in_the_question_is_sent() -> None:
+    async with FaultServer(engine(ANSWER)) as server:
+        await ask(policy_for(server), [Segment("prompt", "caf\udce9")])
+    assert server.bodies[0]["messages"][0]["content"] == "caf\udce9"
+
+
+@given(
+    data=st.lists(st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]), min_size=1), max_size=6),
+    newline=st.sampled_from(["\n", "\r\n", "\r"]),
+    cuts=st.lists(st.integers(0, 400), max_size=20),
+)
+@example(data=["two\nlines"], newline="\r\n", cuts=[18, 19])
+def test_events_do_not_depend_on_how_the_bytes_are_cut(data: list[str], newline: str, cuts: list[int]) -> None:
+    def event(item: str) -> str:  # a data of several lines has a field for each
+        return f": note{newline}" + "".join(f"data: {line}{newline}" for line in item.split("\n")) + newline
+
+    stream = "".join(map(event, data)).encode()
+    places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for start, end in itertools.pairwise(places):
+            yield stream[start:end]
+
+    async def collect() -> list[str]:
+        return [event async for event in read_events(chunks())]
+
+    assert asyncio.run(collect()) == data
+
+
+async def test_server_that_does_not_stream_is_understood() -> None:
+    async def behave(exchange: Exchange) -> None:
+        exchange.request.body["stream"] = False
+        await engine(ANSWER)(exchange)
+
+    pieces: list[str] = []
+    async with FaultServer(behave) as server:
+        generation = await ask(policy_for(server), pieces=pieces)
+    assert generation.text == ANSWER
+    assert "".join(pieces) == ANSWER
+
+
+async def test_reasoning_becomes_a_thought_before_the_content() -> None:
+    data = [chunk(delta={"reasoning_content": part}) for part in ("Say </thi", "nk> or\n<search> x", " </search>?")]
+    data += [chunk("<search> Monet "), chunk("born ", "stop"), DONE]
+    pieces: list[str] = []
+    async with FaultServer(events(*data)) as server:
+        generation = await ask(policy_for(server), pieces=pieces)
+    parsed = grammar.parse_turn(generation.text)
+    assert (parsed.queries, parsed.problems) == (("Monet born",), ())
+    assert parsed.thought == "Say ‹/think› or\n‹search› x ‹/search›?"
+    assert "".join(pieces) == generation.text
+    choice = {"message": {"reasoning": "Easy."}}
+    async with FaultServer(engine("<answer> x </answer>", choice=choice)) as server:
+        generation = await ask(policy_for(server, stream=False))
+    assert generation.text == "<think> Easy. </think>\n<answer> x </answer>"
+
+
+# ---- token ids -------------------------------------------------------------------------------------------------------
+
+
+def logprob_items(*values: float) -> dict[str, Any]:
+    return {"content": [{"token": "t", "logprob": value, "top_logprobs": []} for value in values]}
+
+
+async def test_chat_token_ids_and_logprobs_are_read() -> None:
+    data = [
+        chunk("<answer> x", token_ids=[5, 6], logprobs=logprob_items(-0.5, -0.25), prompt_token_ids=[1, 2]),
+        chunk(" </answer>", "stop", token_ids=[7], logprobs=logprob_items(-1.0), stop_reason="</answer>"),
+        DONE,
+    ]
+    async with FaultServer(events(*data)) as server:
+        prompt = [Segment("prompt", "Q")]
+        generation = await ask(policy_for(server, token_ids=True), prompt)
+    body = server.bodies[0]
+    assert (body["return_token_ids"], body["logprobs"], body["include_stop_str_in_output"]) == (True, True, True)
+    assert (generation.token_ids, generation.logprobs) == ([5, 6, 7], [-0.5, -0.25, -1.0])
+    assert (generation.restored, generation.num_tokens) == (None, 3)
+    assert prompt[0].token_ids is None  # the template's tokens are no part of the prompt's text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_completions_give_ids_to_prompt_turn_and_results(stream: bool) -> None:
+    def answer(text: str, ids: list[int], prompt_ids: list[int]) -> Any:
+        logprobs = {
+            "token_logprobs": [-0.1] * len(ids),
+            "tokens": ["t"] * len(ids),
+            "text_offset": [],
+            "top_logprobs": [],
+        }
+        choice = {"token_ids": ids, "prompt_token_ids": prompt_ids, "logprobs": logprobs}
+        return engine(text, "keep", choice=choice)
+
+    segments = [Segment("prompt", "Q\n")]
+    async with FaultServer(answer(SEARCH, [4, 5], [1, 2, 3]), answer(ANSWER, [8], [1, 2, 3, 4, 5, 6, 7])) as server:
+        policy = policy_for(server, api="completions", token_ids=True, stream=stream)
+        segments.append((await ask(policy, segments)).segment())
+        segments.append(policy.insert("\nR\n", "search"))
+        segments.append((await ask(policy, segments)).segment())
+    assert server.bodies[0]["logprobs"] == 1
+    assert [segment.token_ids for segment in segments] == [[1, 2, 3], [4, 5], [6, 7], [8]]
+    assert segments[1].logprobs == [-0.1, -0.1]
+
+
+async def test_results_read_across_a_border_get_no_ids() -> None:
+    choice = {"token_ids": [8], "prompt_token_ids": [1, 2, 3, 4, 99]}
+    segments = [Segment("prompt", "Q", [1, 2, 3]), Segment("model", SEARCH, [4, 5]), Segment("search", "R")]
+    async with FaultServer(engine(ANSWER, "keep", choice=choice)) as server:
+        await ask(policy_for(server, api="completions", token_ids=True), segments)
+    assert segments[2].token_ids is None
+
+
+@pytest.mark.parametrize("at_stop", ["strip", "ignore"])
+async def test_ids_that_are_not_those_of_the_text_are_dropped(at_stop: Any) -> None:
+    async with FaultServer(engine(SEARCH + " more", at_stop, choice={"token_ids": [1, 2, 3]})) as server:
+        generation = await ask(policy_for(server, token_ids=True, stream=False))
+    assert (generation.text, generation.token_ids) == (SEARCH, None)
+
+
+async def test_logprobs_of_another_length_are_dropped() -> None:
+    choice = {"token_ids": [1, 2, 3], "logprobs": logprob_items(-1.0)}
+    async with FaultServer(engine(SEARCH, "keep", choice=choice)) as server:
+        generation = await ask(policy_for(server, token_ids=True, stream=False))
+    assert (generation.token_ids, generation.logprobs) == ([1, 2, 3], None)
+
+
+async def test_with_an_encoder_the_prompt_goes_out_as_ids() -> None:
+    def encode(text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    async with FaultServer(engine(ANSWER)) as server:
+        policy = policy_for(server, api="completions", token_ids=True, encode=encode)
+        assert policy.count_tokens("abc") == 3
+        turn = Segment("model", SEARCH, [900, 901])
+        await ask(policy, [policy.prompt("ab", "q"), turn, policy.insert("c", "search")])
+        await ask(policy, [policy.prompt("ab", "q"), Segment("model", "no ids"), policy.insert("c", "search")])
+    assert [body["prompt"] for body in server.bodies] == [[97, 98, 900, 901, 99], "abno idsc"]
