@@ -138,13 +138,28 @@ def _mcp(rest: str) -> Retriever:
     return McpRetriever(rest)
 
 
-def _web(name: str) -> Callable[[str], Retriever]:
-    def build(rest: str) -> Retriever:
-        from parallelsearch.retrieval.web import open_web
+def _serper(rest: str) -> Retriever:
+    from parallelsearch.retrieval.web import SerperRetriever
 
-        return open_web(name, rest or None)
+    return SerperRetriever(rest or None)
 
-    return build
+
+def _tavily(rest: str) -> Retriever:
+    from parallelsearch.retrieval.web import TavilyRetriever
+
+    return TavilyRetriever(rest or None)
+
+
+def _brave(rest: str) -> Retriever:
+    from parallelsearch.retrieval.web import BraveRetriever
+
+    return BraveRetriever(rest or None)
+
+
+def _searxng(rest: str) -> Retriever:
+    from parallelsearch.retrieval.web import SearxngRetriever
+
+    return SearxngRetriever(rest)
 
 
 _RETRIEVERS: dict[str, Callable[[str], Retriever]] = {
@@ -155,10 +170,10 @@ _RETRIEVERS: dict[str, Callable[[str], Retriever]] = {
     "milvus": _milvus,
     "replay": _replay,
     "mcp": _mcp,
-    "serper": _web("serper"),
-    "tavily": _web("tavily"),
-    "brave": _web("brave"),
-    "searxng": _web("searxng"),
+    "serper": _serper,
+    "tavily": _tavily,
+    "brave": _brave,
+    "searxng": _searxng,
 }
 
 

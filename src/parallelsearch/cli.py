@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from parallelsearch.commands import serving
+from parallelsearch.commands.options import (
+    JsonOption,
+    KOption,
+    PolicyOption,
+    SearchOption,
+    SeedOption,
+    console,
+    progress,
+)
 from parallelsearch.errors import ParallelSearchError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rich.console import Console
-
     from parallelsearch.trajectory import Trajectory
 
 app = typer.Typer(
@@ -30,18 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Search agents that split a question and look up all its parts at once.",
 )
-serve_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Serve search over HTTP.")
-app.add_typer(serve_app, name="serve")
-
-PolicyOption = Annotated[
-    str, typer.Option("--policy", metavar="ADDRESS", help="Who answers; 'demo', hf:..., openai:...")
-]
-SearchOption = Annotated[
-    str, typer.Option("--search", metavar="ADDRESS", help="Where to look; 'demo', bm25:DIR, http://...")
-]
-KOption = Annotated[int, typer.Option("--k", help="Hits for each sub-query.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything that draws at random.")]
+app.add_typer(serving.app, name="serve")
 
 
 def main() -> NoReturn:
@@ -75,30 +68,6 @@ def _root(
     ] = False,
 ) -> None:
     pass
-
-
-def _console(stderr: bool = False) -> Console:
-    from rich.console import Console
-
-    return Console(stderr=stderr, highlight=False)
-
-
-@contextmanager
-def _progress(what: str, show: bool = True) -> Iterator[Callable[[int, int | None], None]]:
-    """A progress bar on standard error for work that takes longer than a second."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=_console(stderr=True), disable=not show, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 # ---- ask -------------------------------------------------------------------------------------------------------------
@@ -137,7 +106,7 @@ def ask(
         search, k=k, record=None if record is None else str(record), cache=None if cache is None else str(cache)
     )
     agent = Agent(open_policy(policy), found, limits=limits, sampling=Sampling(temperature=temperature, seed=seed))
-    console, live = _console(), _console(stderr=True)
+    screen, live = console(), console(stderr=True)
     with agent:
         trajectory = agent.ask(
             question,
@@ -148,7 +117,7 @@ def ask(
     if as_json:
         typer.echo(trajectory.to_json())
     else:
-        console.print(trajectory_view(trajectory, console.width))
+        screen.print(trajectory_view(trajectory, screen.width))
     if trajectory.stop == "error":
         raise ParallelSearchError(trajectory.error or "the policy failed")
 
@@ -158,30 +127,49 @@ def ask(
 
 @app.command()
 def index(
-    corpus: Annotated[Path, typer.Argument(help="JSON Lines, Parquet, CSV (.gz and .zst too), or a folder of texts.")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")],
-    kind: Annotated[str, typer.Option(help="bm25, dense or hybrid.")] = "bm25",
+    corpus: Annotated[
+        Path | None, typer.Argument(help="JSON Lines, Parquet, CSV (.gz and .zst too), or a folder of texts.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="The folder to write; for milvus, a file or address.")
+    ] = None,
+    kind: Annotated[str, typer.Option(help="bm25, dense, hybrid or milvus.")] = "bm25",
     encoder: Annotated[str, typer.Option(help="For dense: an encoder's folder or name.")] = "minilm",
     dtype: Annotated[str, typer.Option(help="For dense: float32, float16 or int8.")] = "float16",
+    faiss: Annotated[str | None, typer.Option(help="For dense: also build a faiss index; flat, ivf or hnsw.")] = None,
     chunk_words: Annotated[int | None, typer.Option(help="Cut long texts into passages of this many words.")] = None,
     chunk_overlap: Annotated[int, typer.Option(help="Words two neighbouring passages share.")] = 20,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out instead of stopping.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there.")] = False,
+    plan: Annotated[
+        int | None, typer.Option(metavar="N", help="Build nothing: say what N passages would take.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Build a search index from a corpus.
+    """Build a search index from a corpus, or say beforehand what it would take (--plan).
 
     Example: parallelsearch index corpus.jsonl --out my-index
-    """
-    from parallelsearch.indexing import build_index
 
-    with _progress("passages", show=not as_json) as on_progress:
+    Example: parallelsearch index --plan 21000000 --kind dense
+    """
+    from parallelsearch.indexing import build_index, plan_index
+
+    if plan is not None:
+        planned, problems = plan_index(plan, kind, dtype)
+        typer.echo(json.dumps({**planned.to_dict(), "problems": problems}) if as_json else "\n".join(planned.lines()))
+        for problem in [] if as_json else problems:
+            typer.echo(f"on this machine: {problem}")
+        return
+    if corpus is None or out is None:
+        raise UsageError("say what to index and where to: parallelsearch index CORPUS --out DIR")
+    with progress("passages", show=not as_json) as on_progress:
         report = build_index(
             corpus,
             out,
             kind=kind,
             encoder=encoder,
             dtype=dtype,
+            faiss=faiss,
             chunk_words=chunk_words,
             chunk_overlap=chunk_overlap,
             skip_bad=skip_bad,
@@ -191,9 +179,9 @@ def index(
     if as_json:
         typer.echo(json.dumps(report, ensure_ascii=False))
         return
+    size = f", {report['bytes'] / 1e6:.1f} MB in {out}" if report["bytes"] else f" to {out}"
     typer.echo(
-        f"{report['num_passages']} passages ({report['mean_words']:.0f} words each) in {report['seconds']:.1f} s, "
-        f"{report['bytes'] / 1e6:.1f} MB in {out}"
+        f"{report['num_passages']} passages ({report['mean_words']:.0f} words each) in {report['seconds']:.1f} s{size}"
     )
     if report["num_skipped"]:
         typer.echo(f"{report['num_skipped']} records were skipped, the first of them:", err=True)
@@ -236,7 +224,7 @@ def score(
     if not as_json:
         from parallelsearch.terminal import score_table
 
-        _console().print(score_table(rows, preset))
+        console().print(score_table(rows, preset))
 
 
 # ---- view ------------------------------------------------------------------------------------------------------------
@@ -263,7 +251,7 @@ def view(
             return False
         return not (wrong and exact_match(trajectory.answer, trajectory.golden_answers))
 
-    console = _console()
+    screen = console()
     num_shown = num_read = 0
     for trajectory in read_trajectories(file / "trajectories.jsonl" if file.is_dir() else file):
         num_read += 1
@@ -272,8 +260,8 @@ def view(
         if as_json:
             typer.echo(trajectory.to_json())
         else:
-            console.print(trajectory_view(trajectory, console.width))
-            console.print()
+            screen.print(trajectory_view(trajectory, screen.width))
+            screen.print()
         num_shown += 1
         if num_shown >= limit:
             break
@@ -316,7 +304,7 @@ def data(
     for question in questions:
         answer = question.golden_answers[0] if question.golden_answers else ""
         table.add_row(question.id, question.kind or "?", Text(question.question), Text(answer))
-    _console().print(table)
+    console().print(table)
 
 
 # ---- doctor ----------------------------------------------------------------------------------------------------------
@@ -345,7 +333,7 @@ def doctor(as_json: JsonOption = False) -> None:
                 Text("yes", style="green") if check.works else Text("no", style="red" if check.is_needed else "yellow")
             )
             table.add_row(mark, check.what, Text(check.found), Text("" if check.works else check.fix))
-        _console().print(table)
+        console().print(table)
     if any(check.is_needed and not check.works for check in checks):
         raise ParallelSearchError("something the base install needs does not work")
 

@@ -46,8 +46,9 @@ _TAG = re.compile(r"<(/?)(think|search|information|answer)>")
 # ---- the prompt ------------------------------------------------------------------------------------------------------
 
 
-def prompt_text(question: str, mode: PromptMode = "parallel") -> str:
-    """The one user message: what to do, in which tags, and the question. A base model gets the same text, unwrapped."""
+def prompt_text(question: str, mode: PromptMode = "parallel", context: str = "") -> str:
+    """The one user message: what to do, in which tags, and the question. A base model gets the same text, unwrapped.
+    `context` is what was said before, in lines of its own ahead of the question."""
     split = (
         (
             "When the question has several parts that do not depend on each other, ask for all of them in one search, "
@@ -62,7 +63,7 @@ def prompt_text(question: str, mode: PromptMode = "parallel") -> str:
         f"{wrap(SEARCH, 'query')} and the best results will be shown to you between {opening(INFORMATION)} and "
         f"{closing(INFORMATION)}. {split}You may search as often as you need. Once nothing is missing, give the answer, "
         f"short and without explanation, between {opening(ANSWER)} and {closing(ANSWER)}, for example "
-        f"{wrap(ANSWER, 'Lisbon')}.\nQuestion: {tidy_question(question)}\n"
+        f"{wrap(ANSWER, 'Lisbon')}.\n{defuse(context)}Question: {tidy_question(question)}\n"
     )
 
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parallelsearch.errors import UsageError, nearest
 
-KINDS = ("bm25", "dense", "hybrid")
+if TYPE_CHECKING:
+    from parallelsearch.retrieval.plan import Plan
+
+KINDS = ("bm25", "dense", "hybrid", "milvus")
 
 
 def build_index(
     corpus: Path,
-    out: Path,
+    out: str | Path,
     *,
     kind: str = "bm25",
     encoder: str = "minilm",
     dtype: str = "float16",
+    faiss: str | None = None,
     chunk_words: int | None = None,
     chunk_overlap: int = 20,
     skip_bad: bool = False,
@@ -33,8 +39,37 @@ def build_index(
         "overwrite": overwrite,
         "on_progress": on_progress,
     }
+    if faiss is not None and kind != "dense":
+        raise UsageError(f"--faiss goes with --kind dense, not with '{kind}'")
     if kind == "bm25":
         from parallelsearch.retrieval.bm25 import build_bm25
 
-        return asdict(build_bm25(corpus, out, **shared))
-    raise UsageError(f"there is no index kind '{kind}'; choose one of {', '.join(KINDS)}.{nearest(kind, KINDS)}")
+        report = build_bm25(corpus, out, **shared)
+    elif kind == "dense":
+        from parallelsearch.retrieval.dense import build_dense
+
+        report = build_dense(corpus, out, encoder, dtype=dtype, **shared)
+        if faiss is not None:
+            from parallelsearch.retrieval.faiss_index import build_faiss
+
+            build_faiss(out, faiss)
+    elif kind == "hybrid":
+        from parallelsearch.retrieval.hybrid import build_hybrid
+
+        report = build_hybrid(corpus, out, encoder, dtype=dtype, **shared)
+    elif kind == "milvus":
+        from parallelsearch.retrieval.milvus import build_milvus
+
+        report = build_milvus(corpus, str(out), encoder=encoder or None, **shared)
+    else:
+        raise UsageError(f"there is no index kind '{kind}'; choose one of {', '.join(KINDS)}.{nearest(kind, KINDS)}")
+    return asdict(report)
+
+
+def plan_index(num_passages: int, kind: str, dtype: str, folder: str = ".") -> tuple[Plan, list[str]]:
+    """What an index would take, and why that would not go well on this machine."""
+    from parallelsearch.retrieval.plan import plan
+
+    planned = plan(num_passages, kind, dtype=dtype)
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return planned, planned.problems(memory_bytes=memory_bytes, free_disk_bytes=shutil.disk_usage(folder).free)

@@ -79,8 +79,11 @@ async def rollout(
     streaming_dispatch: bool = True,
     on_event: Callable[[Event], None] | None = None,
     session: str | None = None,
+    context: str = "",
+    k: int | None = None,
 ) -> Trajectory:
-    """Answer one question. Raises only for wrong use (an empty question); everything else is in the trajectory."""
+    """Answer one question. Raises only for wrong use (an empty question); everything else is in the trajectory.
+    `context` goes before the question in the prompt; `k` overrides the search's number of hits."""
     asked = Question(question) if isinstance(question, str) else question
     if not asked.question.strip():
         raise UsageError(
@@ -90,6 +93,7 @@ async def rollout(
         raise UsageError(f"there is no layout '{layout}'; choose one of {', '.join(LAYOUTS)}")
     run = _Run(asked, policy, search, limits or Limits(), mode, layout, sampling or Sampling(), on_event)
     run.dispatches_early = streaming_dispatch and policy.streams
+    run.context, run.k = context, search.k if k is None else k
     async with policy.session(session or f"rollout-{next(_numbers)}") as key:
         try:
             await run.go(key)
@@ -117,6 +121,7 @@ class _Run:
         self.policy, self.search, self.limits, self.mode, self.sampling = policy, search, limits, mode, sampling
         self.on_event = on_event
         self.dispatches_early = False
+        self.context, self.k = "", search.k
         self.start_s = time.perf_counter()
         self.writer = ObservationWriter(policy.count_tokens, layout)
         self.num_tokens = 0
@@ -139,7 +144,7 @@ class _Run:
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
     async def go(self, session: str) -> None:
-        prompt = grammar.prompt_text(self.trajectory.question, self.mode)
+        prompt = grammar.prompt_text(self.trajectory.question, self.mode, self.context)
         self.add(self.policy.prompt(prompt, self.trajectory.question))
         must_answer: Stop | None = None  # why the next turn is the last one
         for number in range(self.limits.max_turns + 1):
@@ -230,7 +235,7 @@ class _Run:
 
     async def find(self, query: str, number: int) -> Found:
         self.emit("query", number, query)
-        found = await self.search.find(query)
+        found = await self.search.find(query, self.k)
         if self.on_event is not None:
             self.emit("result", number, query, self.record(found))
         return found
@@ -312,6 +317,7 @@ class _Run:
         trajectory = self.trajectory
         # Described at the end: a server that names its model itself does so with its first answer.
         trajectory.policy = {**self.policy.describe(), "mode": self.mode, "layout": self.writer.layout}
+        trajectory.search = {**(trajectory.search or {}), "k": self.k}
         trajectory.num_searches = len(trajectory.rounds)
         trajectory.num_subqueries = sum(len(turn.queries) for turn in trajectory.turns)
         trajectory.elapsed_s = self.now()

@@ -1,0 +1,54 @@
+"""`serve search` and `serve agent`: options to settings, then the server runs until it is told to stop."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from parallelsearch.commands.options import HostOption, KOption, PortOption, SearchOption
+from parallelsearch.errors import UsageError
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Serve search, or the whole agent, over HTTP.")
+
+
+@app.command("search")
+def serve_search(
+    search: SearchOption = "demo",
+    k: KOption = 3,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    mcp: Annotated[str | None, typer.Option(help="Offer MCP tools instead: 'stdio' or 'http'.")] = None,
+    max_queries: Annotated[int, typer.Option(help="Queries in one request.")] = 4096,
+    max_k: Annotated[int, typer.Option(help="Hits a client may ask for.")] = 100,
+    log_queries: Annotated[bool, typer.Option("--log-queries", help="Write query texts to the log.")] = False,
+    cache: Annotated[str | None, typer.Option(help="Keep search results in this SQLite file.")] = None,
+    record: Annotated[str | None, typer.Option(help="Record the searches to this file, for replay:FILE.")] = None,
+) -> None:
+    """Serve search over HTTP (POST /retrieve, as Search-R1's clients speak it) or as MCP tools.
+
+    A token in PARALLELSEARCH_TOKEN is then required of every client.
+
+    Example: parallelsearch serve search --search bm25:my-index --port 8000
+    """
+    import asyncio
+
+    from parallelsearch.addresses import open_search
+    from parallelsearch.server.limits import ServerSettings
+
+    if mcp not in (None, "stdio", "http"):
+        raise UsageError(f"--mcp is 'stdio' or 'http', not '{mcp}'")
+    settings = ServerSettings(host=host, port=port, max_queries=max_queries, max_k=max_k, logs_queries=log_queries)
+    found = open_search(search, k=k, cache=cache, record=record)
+    if mcp is None:
+        from parallelsearch.server.search_server import run_search_server
+
+        run_search_server(found, settings)
+    elif mcp == "http":
+        from parallelsearch.server.mcp_server import run_mcp_http
+
+        run_mcp_http(found, settings)
+    else:
+        from parallelsearch.server.mcp_server import run_mcp_stdio
+
+        asyncio.run(run_mcp_stdio(found))

@@ -1,0 +1,452 @@
+"""Keyword search (BM25) over an index folder, on bm25s, memory-mapped.
+
+Title and text are indexed together. The terms are folded words: no case, no accents, single letters and digits kept, so
+that "Town 7" and "Pele" are found. Stop words are indexed too, and left out of a query only when other terms remain.
+The build streams: texts go to the passage store, counts to sorted runs on disk, and the runs are merged into the files
+bm25s reads, so memory holds the vocabulary and one run, not the corpus. Scoring is bm25s's; the choice of the best `k` is
+made here, because equal scores must come in the order of the corpus, every time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+import unicodedata
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parallelsearch.errors import DataError, IndexDamagedError, UsageError, nearest
+from parallelsearch.retrieval.base import BlockingRetriever, Hit, Passage, Result
+from parallelsearch.retrieval.corpus import CJK, DEFAULT_CHUNK_OVERLAP, CorpusReport, passages_of
+from parallelsearch.retrieval.store import IndexBuilder, PassageStore, PassageWriter, corpus_sha256, open_manifest
+
+KIND = "bm25"
+DEFAULT_K1, DEFAULT_B = 1.2, 0.75
+MAX_QUERY_CHARS, MAX_QUERY_TERMS = 65_536, 1_024
+"""What is read of one query: the first so many characters, and of those the first so many terms."""
+
+OnProgress = Callable[[int, int | None], None]
+"""Called with the number of passages so far and, where it is known, of all."""
+
+# ---- terms -----------------------------------------------------------------------------------------------------------
+
+STOP_WORDS = {
+    "a", "an", "and", "are", "as", "at", "be", "been", "but", "by", "can", "did", "do", "does", "for", "from", "had",
+    "has", "have", "how", "i", "if", "in", "into", "is", "it", "its", "no", "not", "of", "on", "or", "s", "such", "t",
+    "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "were", "what", "when", "where",
+    "which", "who", "whom", "whose", "why", "will", "with", "would",
+}  # fmt: skip
+"""English words that say little alone. Left out of English queries, never of the index."""
+_NO_DECOMPOSITION = str.maketrans({"ø": "o", "đ": "d", "ł": "l", "æ": "ae", "œ": "oe", "ð": "d", "þ": "th", "ı": "i"})
+_ACCENTS = re.compile("[\u0300-\u036f]")  # of Latin, Greek and Cyrillic; the vowel signs of other scripts are letters
+_VARIANTS = str.maketrans({"’": "'", "ʼ": "'", "‘": "'", "_": " "})
+_ASCII_WORD = re.compile(r"(?!(?<=')s\b)[a-z0-9]+")  # the s of a possessive is not a word
+_WORD_CACHE = 2_000_000
+
+
+def _marks() -> str:
+    """Combining marks, as the inside of a character class: they belong to words, and `\\w` leaves them out."""
+    codes = [code for code in range(0x0370, 0x3000) if unicodedata.category(chr(code)) in ("Mn", "Mc")]
+    return "".join(chr(code) for code in codes)
+
+
+_WORD = re.compile(rf"(?!(?<=')s\b)[\w{_marks()}]+")
+_CJK = re.compile(f"([{CJK}])")
+
+
+def fold(text: str) -> str:
+    """Without case, accents and typographic variants; the same for text and query."""
+    text = text.casefold()
+    if text.isascii():
+        return text
+    text = _ACCENTS.sub("", unicodedata.normalize("NFKD", text.translate(_VARIANTS))).casefold()
+    return unicodedata.normalize("NFC", text.translate(_NO_DECOMPOSITION))
+
+
+def split_words(text: str) -> list[str]:
+    """The folded words of a text. A character of a script without spaces is a word."""
+    text = fold(text)
+    return _ASCII_WORD.findall(text) if text.isascii() else _WORD.findall(_CJK.sub(r" \1 ", text))
+
+
+class Analyzer:
+    """Text -> terms. Its settings are in the manifest, so that a query is cut as the corpus was."""
+
+    def __init__(self, stemmer: str | None = "english") -> None:
+        self.stemmer = stemmer
+        self._stem: Callable[[str], str] = str
+        if stemmer is not None:
+            import Stemmer
+
+            known = list(Stemmer.algorithms())
+            if stemmer not in known:
+                hint = nearest(stemmer, known)
+                raise UsageError(f"there is no stemmer '{stemmer}'.{hint} Known: {', '.join(known)}")
+            self._stem = Stemmer.Stemmer(stemmer).stemWord
+        self._stop_words = STOP_WORDS if stemmer in (None, "english", "porter") else set()
+        self._lock = threading.Lock()  # a stemmer may be used by one thread at a time
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"words": "folded-1", "stemmer": self.stemmer}
+
+    @classmethod
+    def of(cls, settings: Any) -> Analyzer:
+        if not isinstance(settings, dict) or settings.get("words") != "folded-1" or "stemmer" not in settings:
+            raise IndexDamagedError(f"the index was built with other rules for words ({settings!r}). Build it again")
+        return cls(settings["stemmer"])
+
+    def term(self, word: str) -> str:
+        with self._lock:
+            return self._stem(word)
+
+    def query_terms(self, query: str) -> list[str]:
+        words = split_words(query[:MAX_QUERY_CHARS])
+        words = [word for word in words if word not in self._stop_words] or words
+        return [self.term(word) for word in words[:MAX_QUERY_TERMS]]
+
+
+# ---- counting terms --------------------------------------------------------------------------------------------------
+
+Ints = NDArray[np.int64]
+
+
+class _Counts:
+    """Term counts of a corpus as sorted runs of `(term, row) -> count`; on disk if there is a folder, else in memory."""
+
+    RUN_TERMS = 8_000_000  # about 300 MB while a run is being sorted
+
+    def __init__(self, analyzer: Analyzer, folder: Path | None = None) -> None:
+        self.vocabulary: dict[str, int] = {}
+        self.lengths = array("i")
+        self._analyzer, self._folder = analyzer, folder
+        self._words: dict[str, int] = {}  # word -> its term's number; saves stemming a word twice
+        self._terms = array("i")
+        self._first_row = 0
+        self._runs: list[tuple[Ints, NDArray[np.uint16]] | Path] = []
+
+    def add(self, passage: Passage) -> None:
+        known = self._words
+        before = len(self._terms)
+        for text in (passage.title, passage.text):
+            words = split_words(text)
+            try:
+                self._terms.extend([known[word] for word in words])
+            except KeyError:
+                self._terms.extend([self._number(word) for word in words])
+        self.lengths.append(len(self._terms) - before)
+        if len(self._terms) >= self.RUN_TERMS:
+            self._end_run()
+
+    def _number(self, word: str) -> int:
+        number = self._words.get(word)
+        if number is None:
+            if len(self._words) >= _WORD_CACHE:
+                self._words.clear()
+            number = self.vocabulary.setdefault(self._analyzer.term(word), len(self.vocabulary))
+            self._words[word] = number
+        return number
+
+    def _end_run(self) -> None:
+        if not self._terms:
+            return
+        lengths = np.frombuffer(self.lengths, dtype=np.int32)[self._first_row :]
+        rows = np.repeat(np.arange(self._first_row, len(self.lengths), dtype=np.int64), lengths)
+        keys = np.frombuffer(self._terms, dtype=np.int32).astype(np.int64) << 32
+        keys |= rows
+        keys, counts = np.unique(keys, return_counts=True)
+        run = keys, np.minimum(counts, 65_535).astype(np.uint16)
+        if self._folder is None:
+            self._runs.append(run)
+        else:
+            path = self._folder / f"run-{len(self._runs)}"
+            np.save(f"{path}.keys.npy", run[0])
+            np.save(f"{path}.counts.npy", run[1])
+            self._runs.append(path)
+        self._terms = array("i")
+        self._first_row = len(self.lengths)
+
+    def _read_runs(self) -> Iterable[tuple[Ints, Ints, NDArray[np.float32]]]:
+        """Each run as `(terms, rows, counts)`, by term and then by row."""
+        for run in self._runs:
+            keys, counts = (np.load(f"{run}.keys.npy"), np.load(f"{run}.counts.npy")) if isinstance(run, Path) else run
+            yield keys >> 32, keys & 0xFFFFFFFF, counts.astype(np.float32)
+
+    def weigh(self, k1: float, b: float, new: Callable[[str, int, type], NDArray[Any]]) -> None:
+        """Fill `data`, `indices` and `indptr`, bm25s's columns of scores, made by `new(name, size, type)`.
+
+        Every run is sorted and later runs have later rows, so a run's part of a column goes right behind the parts of
+        the runs before it: no sort of the whole is needed. The formula is bm25s's "lucene".
+        """
+        self._end_run()
+        num_passages, num_terms = len(self.lengths), len(self.vocabulary)
+        document_counts = np.zeros(num_terms, dtype=np.int64)
+        for terms, _, _ in self._read_runs():
+            document_counts += np.bincount(terms, minlength=num_terms)
+        indptr = new("indptr", num_terms + 1, np.int64)
+        indptr[0] = 0
+        np.cumsum(document_counts, out=indptr[1:])
+        inverse = np.log1p((num_passages - document_counts + 0.5) / (document_counts + 0.5)).astype(np.float32)
+        lengths = np.frombuffer(self.lengths, dtype=np.int32)
+        mean = float(lengths.mean()) or 1.0
+        norm = (k1 * ((1 - b) + b * lengths / mean)).astype(np.float32)
+        data, indices = new("data", int(indptr[-1]), np.float32), new("indices", int(indptr[-1]), np.int32)
+        heads = np.array(indptr[:-1])
+        for terms, rows, counts in self._read_runs():
+            sizes = np.bincount(terms, minlength=num_terms)
+            starts = np.cumsum(sizes) - sizes
+            places = np.arange(len(terms), dtype=np.int64) + (heads - starts)[terms]
+            data[places] = inverse[terms] * (counts / (norm[rows] + counts))
+            indices[places] = rows
+            heads += sizes
+
+    def clear(self) -> None:
+        """Remove the runs from the disk."""
+        for run in self._runs:
+            if isinstance(run, Path):
+                Path(f"{run}.keys.npy").unlink()
+                Path(f"{run}.counts.npy").unlink()
+        self._runs = []
+
+
+# ---- building --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """What a build did. `problems` are the first twenty of the records that were skipped."""
+
+    num_passages: int
+    num_skipped: int
+    problems: tuple[str, ...]
+    seconds: float
+    bytes: int
+    mean_words: float = 0.0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+def build_bm25(
+    source: str | os.PathLike[str] | Iterable[Passage],
+    out: str | os.PathLike[str],
+    *,
+    stemmer: str | None = "english",
+    k1: float = DEFAULT_K1,
+    b: float = DEFAULT_B,
+    chunk_words: int | None = None,
+    chunk_overlap: int = DEFAULT_CHUNK_OVERLAP,
+    skip_bad: bool = False,
+    overwrite: bool = False,
+    on_progress: OnProgress | None = None,
+) -> BuildReport:
+    """Build a BM25 index folder from a corpus (see `read_corpus`) or from passages. `out` appears only when it is whole.
+
+    A bad record raises `DataError`, or is counted and left out with `skip_bad`.
+    """
+    _check_parameters(k1, b)
+    start = time.monotonic()
+    analyzer = Analyzer(stemmer)
+    report = CorpusReport()
+    passages = passages_of(
+        source, chunk_words=chunk_words, chunk_overlap=chunk_overlap, on_bad=report.skip if skip_bad else None
+    )
+    total = len(source) if isinstance(source, Sequence) and not isinstance(source, str) else None
+    with IndexBuilder(out, KIND, overwrite=overwrite) as build:
+        counts = _Counts(analyzer, build.folder)
+        with PassageWriter(build.folder) as writer:
+            for passage in report.count(passages):
+                writer.append(passage)
+                counts.add(passage)
+                if on_progress is not None and writer.num_passages % 1000 == 0:
+                    on_progress(writer.num_passages, total)
+        if writer.num_passages == 0:
+            raise DataError(
+                str(source if isinstance(source, str | os.PathLike) else "passages"), None, _nothing(report)
+            )
+
+        def new(name: str, size: int, kind: type) -> NDArray[Any]:
+            path = build.folder / f"{name}.csc.index.npy"
+            if size == 0:  # an empty file cannot be mapped: a corpus without a single word
+                np.save(path, np.zeros(0, dtype=kind))
+                return np.zeros(0, dtype=kind)
+            mapped: NDArray[Any] = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=(size,))
+            return mapped
+
+        counts.weigh(k1, b, new)
+        counts.clear()
+        (build.folder / _VOCABULARY).write_text(json.dumps(counts.vocabulary, ensure_ascii=False), encoding="utf-8")
+        (build.folder / "params.index.json").write_text(
+            json.dumps(_parameters(k1, b, writer.num_passages)), encoding="utf-8"
+        )
+        manifest = build.finish(
+            corpus_sha256=writer.corpus_sha256,
+            num_passages=writer.num_passages,
+            settings={"analyzer": analyzer.settings, "k1": k1, "b": b, "num_terms": len(counts.vocabulary)},
+        )
+    if on_progress is not None:
+        on_progress(manifest.num_passages, manifest.num_passages)
+    return BuildReport(
+        manifest.num_passages,
+        report.num_skipped,
+        tuple(report.problems),
+        time.monotonic() - start,
+        manifest.num_bytes,
+        report.mean_words,
+        dict(report.reasons),
+    )
+
+
+_VOCABULARY = "vocab.index.json"
+
+
+def _check_parameters(k1: float, b: float) -> None:
+    if not (0 <= k1 < float("inf") and 0 <= b <= 1):
+        raise UsageError(f"k1 must be at least 0 and b between 0 and 1; found k1={k1}, b={b}")
+
+
+def _nothing(report: CorpusReport) -> str:
+    first = f" The first: {report.problems[0]}" if report.problems else ""
+    return f"holds no passages ({report.num_skipped} bad records were skipped).{first}"
+
+
+def _parameters(k1: float, b: float, num_passages: int) -> dict[str, Any]:
+    """What bm25s writes beside its arrays, so that `bm25s.BM25.load` opens the folder too."""
+    return {
+        "k1": k1,
+        "b": b,
+        "delta": 0.5,
+        "method": "lucene",
+        "idf_method": "lucene",
+        "dtype": "float32",
+        "int_dtype": "int32",
+        "num_docs": num_passages,
+        "version": _bm25s().__version__,
+        "backend": "numpy",
+    }
+
+
+def _bm25s() -> Any:
+    # bm25s imports JAX where it is installed, and JAX takes most of a GPU's memory unless told to stay off it.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    import bm25s
+
+    return bm25s
+
+
+# ---- searching -------------------------------------------------------------------------------------------------------
+
+
+class BM25Retriever(BlockingRetriever):
+    """Searches an index built by `build_bm25`. Opening maps the files; only the vocabulary is read."""
+
+    name = KIND
+    max_batch = 256
+
+    def __init__(self, folder: str | os.PathLike[str], *, num_threads: int = 1, verify: bool = False) -> None:
+        manifest = open_manifest(folder, KIND, verify=verify)
+        analyzer = Analyzer.of(manifest.settings.get("analyzer"))
+        store = PassageStore.open(folder)
+        try:
+            vocabulary = json.loads((Path(folder) / _VOCABULARY).read_text(encoding="utf-8"))
+            scorer = _bm25s().BM25.load(folder, mmap=True, load_vocab=False)
+            num_terms = len(scorer.scores["indptr"]) - 1
+            last = int(scorer.scores["indptr"][-1])
+            is_whole = len(store) == scorer.scores["num_docs"] == manifest.num_passages
+            is_whole &= num_terms == len(vocabulary)
+            is_whole &= last == len(scorer.scores["data"]) == len(scorer.scores["indices"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise IndexDamagedError(f"the index '{folder}' cannot be read ({error}). Build it again") from error
+        if not is_whole:
+            raise IndexDamagedError(f"the index '{folder}' is damaged: its files do not fit each other. Build it again")
+        self._set(manifest.describe(), analyzer, store, vocabulary, scorer)
+        super().__init__(num_threads)
+
+    @classmethod
+    def from_passages(
+        cls,
+        passages: Iterable[Passage],
+        *,
+        stemmer: str | None = "english",
+        k1: float = DEFAULT_K1,
+        b: float = DEFAULT_B,
+        num_threads: int = 1,
+    ) -> BM25Retriever:
+        """The same over a few thousand passages in memory, without a folder."""
+        _check_parameters(k1, b)
+        held = list(passages_of(passages))
+        if not held:
+            raise DataError("passages", None, "there are no passages to index")
+        analyzer = Analyzer(stemmer)
+        counts = _Counts(analyzer)
+        for passage in held:
+            counts.add(passage)
+        arrays: dict[str, Any] = {"num_docs": len(held)}
+
+        def new(name: str, size: int, kind: type) -> NDArray[Any]:
+            column: NDArray[Any] = np.zeros(size, dtype=kind)
+            arrays[name] = column
+            return column
+
+        counts.weigh(k1, b, new)
+        scorer = _bm25s().BM25(k1=k1, b=b, method="lucene")
+        scorer.scores, scorer.nonoccurrence_array = arrays, None
+        settings = {"analyzer": analyzer.settings, "k1": k1, "b": b, "num_terms": len(counts.vocabulary)}
+        self = cls.__new__(cls)
+        about = {"kind": KIND, "corpus_sha256": corpus_sha256(held), "num_passages": len(held), "settings": settings}
+        self._set(about, analyzer, held, counts.vocabulary, scorer)
+        BlockingRetriever.__init__(self, num_threads)
+        return self
+
+    def _set(
+        self,
+        about: dict[str, Any],
+        analyzer: Analyzer,
+        store: Sequence[Passage],
+        vocabulary: dict[str, int],
+        scorer: Any,
+    ) -> None:
+        self._about, self._analyzer, self._store = about, analyzer, store
+        self._vocabulary, self._scorer = vocabulary, scorer
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def describe(self) -> dict[str, Any]:
+        return dict(self._about)
+
+    def search_blocking(self, queries: Sequence[str], k: int) -> list[Result]:
+        return [self._search(query, k) for query in queries]
+
+    def _search(self, query: str, k: int) -> Result:
+        known = self._vocabulary
+        terms = sorted(known[term] for term in self._analyzer.query_terms(query) if term in known)
+        if not terms or k < 1:
+            return []
+        scores = self._scorer.get_scores_from_ids(terms)
+        rows = _best(scores, k)
+        return [Hit.of(self._store[int(row)], float(scores[row]), rank) for rank, row in enumerate(rows, 1)]
+
+
+def _best(scores: NDArray[np.float32], k: int, num_groups: int = 1024) -> Ints:
+    """The rows of the `k` highest scores above zero, the earlier row first where scores are equal.
+
+    bm25s takes them with numpy's argpartition, whose AVX2 and AVX-512 forms are slow where most values are equal, and
+    most scores are zero: 48 ms for 300,000 (numpy 2.4, AVX-512), 1.3 ms without these instructions. So the rows are put
+    into groups first: `k` groups reach the k-th best group's highest score, so at least `k` rows do, and only the rows
+    that reach it are sorted.
+    """
+    floor = np.float32(0)
+    if k < num_groups <= len(scores):
+        peaks = scores[: len(scores) // num_groups * num_groups].reshape(-1, num_groups).max(axis=0)
+        floor = np.sort(peaks)[-k]
+    rows = np.flatnonzero(scores >= floor if floor > 0 else scores > 0)
+    order: Ints = np.argsort(-scores[rows], kind="stable")[:k]
+    return rows[order]

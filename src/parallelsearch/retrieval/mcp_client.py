@@ -1,0 +1,367 @@
+"""Any MCP server's search tool as a backend, over the official SDK: a command to start, or a URL.
+
+One task opens the connection, holds it and closes it, as the SDK wants; calls from anywhere go through it. A connection
+that was lost is made again once within the call. The tool is the one named, or the one that looks most like a search;
+a tool that takes a list of queries is preferred. How hits are found in an answer is in `mcp_answers.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import re
+import shlex
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from parallelsearch.errors import (
+    ParallelSearchError,
+    SearchError,
+    SearchTimeoutError,
+    TransientSearchError,
+    UsageError,
+    nearest,
+    require,
+)
+from parallelsearch.retrieval.base import Result, Retriever
+from parallelsearch.retrieval.http_client import checked_url, without_secrets
+from parallelsearch.retrieval.mcp_answers import read_answer, read_batch_answer
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp.types import CallToolResult, Tool
+
+_QUERY_NAMES = ("query", "q", "search_query", "searchQuery", "question", "text", "input", "keyword", "keywords")
+_QUERIES_NAMES = ("queries", "questions", "search_queries")
+_K_NAMES = (
+    *("k", "top_k", "topk", "topK", "num_results", "numResults", "max_results", "maxResults"),
+    *("count", "limit", "num", "n", "size"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTool:
+    """How to call a tool: its name, the parameter that takes the query (or the queries), and the one for k."""
+
+    name: str
+    query_parameter: str
+    k_parameter: str | None
+    takes_many: bool
+    max_k: int | None = None
+
+    def arguments(self, query: str | list[str], k: int) -> dict[str, Any]:
+        arguments: dict[str, Any] = {self.query_parameter: query}
+        if self.k_parameter is not None:
+            arguments[self.k_parameter] = k if self.max_k is None else min(k, self.max_k)
+        return arguments
+
+
+def choose_tool(tools: Sequence[Tool], wanted: str | None) -> SearchTool:
+    """The tool to search with, or a `UsageError` that lists what there is."""
+    names = [tool.name for tool in tools]
+    if wanted is not None:
+        if wanted not in names:
+            raise UsageError(f"the MCP server has no tool '{wanted}', only {_listed(names)}.{nearest(wanted, names)}")
+        usable = _as_search_tool(next(tool for tool in tools if tool.name == wanted))
+        if usable is None:
+            raise UsageError(f"the MCP tool '{wanted}' cannot be called with a query alone")
+        return usable
+    usable_tools = [usable for tool in tools if (usable := _as_search_tool(tool)) is not None]
+    best = max(usable_tools, key=_likeness, default=None)
+    if best is None or (_likeness(best) <= 0 and len(usable_tools) > 1):
+        raise UsageError(
+            f"the MCP server has no tool that looks like a search, only {_listed(names)}. Name the one to use"
+        )
+    return best
+
+
+def _likeness(tool: SearchTool) -> int:
+    """How much a tool looks like a search; one that takes many queries wins over its single sister."""
+    words = [word for word in re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", tool.name).lower()) if word]
+    score = 0
+    if "search" in words or "retrieve" in words:
+        score = 10 - min(len([word for word in words if word not in ("search", "retrieve", "batch", "web")]), 5)
+    elif any(word.startswith(("search", "retriev", "lookup", "query", "find")) for word in words):
+        score = 3
+    return score * 2 + (1 if tool.takes_many and score else 0)
+
+
+def _as_search_tool(tool: Tool) -> SearchTool | None:
+    properties = tool.input_schema.get("properties")
+    if not isinstance(properties, dict):
+        return None
+    strings = [name for name, schema in properties.items() if "string" in _types(schema)]
+    lists = [name for name in _QUERIES_NAMES if "array" in _types(properties.get(name))]
+    required = tool.input_schema.get("required") or []
+    query = next((name for name in _QUERY_NAMES if name in strings), None)
+    if query is None and len(strings) == 1:
+        query = strings[0]
+    k = next((name for name in _K_NAMES if _types(properties.get(name)) & {"integer", "number"}), None)
+    maximum = properties[k].get("maximum") if k is not None else None
+    max_k = int(maximum) if isinstance(maximum, int | float) else None
+    for parameter, takes_many in [(lists[0] if lists else None, True), (query, False)]:
+        if parameter is not None and set(required) <= {parameter, k}:
+            return SearchTool(tool.name, parameter, k, takes_many, max_k)
+    return None
+
+
+def _types(schema: Any) -> set[str]:
+    """The JSON types a parameter may have; `str | None` is written with anyOf."""
+    if not isinstance(schema, dict):
+        return set()
+    kind = schema.get("type")
+    found = {kind} if isinstance(kind, str) else set(kind or ())
+    for option in schema.get("anyOf") or ():
+        found |= _types(option)
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) if names else "nothing"
+
+
+class McpRetriever(Retriever):
+    """Searches with a tool of an MCP server. `target` is a command line or an `http(s)://` address."""
+
+    name = "mcp"
+    max_batch = 16
+    max_concurrency = 4
+
+    def __init__(
+        self,
+        target: str,
+        tool: str | None = None,
+        *,
+        timeout_s: float = 20.0,
+        connect_timeout_s: float = 30.0,
+        token_env: str = "PARALLELSEARCH_TOKEN",
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """A command gets the environment of this process (keys are in it), or `env` instead. A URL gets the bearer token
+        in `token_env`, if there is one."""
+        require("mcp", "mcp")
+        self.tool, self.timeout_s, self.connect_timeout_s = tool, timeout_s, connect_timeout_s
+        self._is_url = target.strip().startswith(("http://", "https://"))
+        self.target = checked_url(target, "an MCP server") if self._is_url else target.strip()
+        try:
+            self._command = [] if self._is_url else shlex.split(self.target)
+        except ValueError as error:
+            raise UsageError(f"the MCP command '{self.target}' cannot be split into words: {error}") from None
+        if not self._is_url and not self._command:
+            raise UsageError(
+                "an MCP search needs a command or an address: mcp:'npx some-server' or mcp:http://HOST/mcp"
+            )
+        self._env = dict(os.environ if env is None else env)
+        self._token = os.environ.get(token_env, "").strip()
+        self._connection: _Connection | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
+        connection = await self.open()
+        if connection.tool.takes_many:
+            return await self._search_batch(list(queries), k)
+        return list(await asyncio.gather(*(self._search_one(query, k) for query in queries)))
+
+    async def _search_batch(self, queries: list[str], k: int) -> list[Result]:
+        return read_batch_answer(await self._call(queries, k), queries, k)
+
+    async def _search_one(self, query: str, k: int) -> Result:
+        try:
+            async with self._slots:
+                return read_answer(await self._call(query, k), k)
+        except SearchError as error:
+            return error
+
+    async def _call(self, query: str | list[str], k: int) -> CallToolResult:
+        from mcp import MCPError
+        from mcp.types import INVALID_PARAMS, REQUEST_TIMEOUT
+
+        for is_last in (False, True):
+            connection = await self.open()
+            tool = connection.tool
+            try:
+                async with asyncio.timeout(self.timeout_s + 1.0):
+                    return await connection.client.call_tool(
+                        tool.name, tool.arguments(query, k), read_timeout_seconds=self.timeout_s
+                    )
+            except TimeoutError:
+                raise SearchTimeoutError(f"MCP tool '{tool.name}' gave no answer in {self.timeout_s:g} s") from None
+            except MCPError as error:
+                if error.code == REQUEST_TIMEOUT:
+                    raise SearchTimeoutError(f"MCP tool '{tool.name}' gave no answer in {self.timeout_s:g} s") from None
+                if error.code == INVALID_PARAMS:
+                    raise SearchError(f"MCP tool '{tool.name}' refused the call: {error}") from None
+                problem = str(error)
+            except Exception as error:  # transports fail in ways of their own when the other side is gone
+                problem = f"{type(error).__name__}: {error}"
+            await self._drop(connection)
+            if is_last:
+                break
+        raise TransientSearchError(f"the connection to the MCP server was lost ({problem})")
+
+    async def open(self) -> _Connection:
+        """Connect and choose the tool, unless that is done. Raises `UsageError` if there is no such tool."""
+        if self._loop is not (loop := asyncio.get_running_loop()):  # locks and connections belong to one loop
+            self._loop, self._connection = loop, None
+            self._opening, self._slots = asyncio.Lock(), asyncio.Semaphore(8)
+        async with self._opening:
+            if self._connection is not None and not self._connection.is_usable():
+                await self._drop(self._connection)
+            if self._connection is None:
+                connection = _Connection(self)
+                await connection.open(self.connect_timeout_s)
+                self._connection = connection
+            return self._connection
+
+    async def _drop(self, connection: _Connection) -> None:
+        if self._connection is connection:
+            self._connection = None
+        await connection.aclose()
+
+    @contextlib.asynccontextmanager
+    async def client(self, last_words: deque[str]) -> AsyncIterator[Client]:
+        """A connected client of the SDK; what a command writes to stderr goes to `last_words`."""
+        from mcp import Client, StdioServerParameters
+        from mcp.client.stdio import stdio_client
+        from mcp.client.streamable_http import streamable_http_client
+
+        async with contextlib.AsyncExitStack() as stack:
+            if self._is_url:
+                httpx2 = require("httpx2", "mcp")
+                headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+                timeout = httpx2.Timeout(self.connect_timeout_s, read=max(self.timeout_s, self.connect_timeout_s) + 5)
+                http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
+                transport = streamable_http_client(self.target, http_client=http)
+            else:
+                errors = stack.enter_context(_last_lines(last_words))
+                server = StdioServerParameters(command=self._command[0], args=self._command[1:], env=self._env)
+                transport = stdio_client(server, errlog=errors)
+            yield await stack.enter_async_context(Client(transport, read_timeout_seconds=self.timeout_s))
+
+    def describe(self) -> dict[str, Any]:
+        chosen = self._connection.tool.name if self._connection is not None and self.tool is None else self.tool
+        if self._is_url:
+            return {"kind": self.name, "url": without_secrets(self.target), "tool": chosen}
+        # Arguments may hold keys: the program's name, and a hash to tell one command from another.
+        digest = hashlib.sha256(self.target.encode()).hexdigest()[:16]
+        return {"kind": self.name, "command": PurePath(self._command[0]).name, "command_hash": digest, "tool": chosen}
+
+    async def aclose(self) -> None:
+        if self._connection is not None:
+            await self._drop(self._connection)
+
+
+class _Connection:
+    """A task that holds one open client until it is told to close it."""
+
+    client: Client
+    tool: SearchTool
+
+    def __init__(self, owner: McpRetriever) -> None:
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._is_closing = asyncio.Event()
+        self._last_words: deque[str] = deque(maxlen=5)
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self, timeout_s: float) -> None:
+        self._task = asyncio.create_task(self._hold(), name="mcp-connection")
+        what = f"the MCP server '{without_secrets(self._owner.target) if self._owner._is_url else self._owner._command[0]}'"
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self._opened)
+        except TimeoutError:
+            await self.aclose()
+            raise TransientSearchError(f"{what} did not answer within {timeout_s:g} s{self._said()}") from None
+        except ParallelSearchError:
+            await self.aclose()
+            raise
+        except Exception as error:
+            await self.aclose()
+            cause = _root(error)
+            if isinstance(cause, FileNotFoundError | PermissionError):
+                raise UsageError(f"{what} cannot be started: {cause.strerror}") from None
+            raise TransientSearchError(
+                f"{what} could not be connected to ({type(cause).__name__}: {cause}){self._said()}"
+            ) from None
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def _hold(self) -> None:
+        try:
+            async with self._owner.client(self._last_words) as client:
+                self.client = client
+                self.tool = choose_tool(await _all_tools(client), self._owner.tool)
+                if not self._opened.done():
+                    self._opened.set_result(None)
+                await self._is_closing.wait()
+        except asyncio.CancelledError:
+            if not self._opened.done():
+                self._opened.set_exception(ConnectionError("the connection was closed"))
+            raise
+        except BaseException as error:
+            # Once open, a broken transport shows in the calls; its noise at the end is no news.
+            if not self._opened.done():
+                self._opened.set_exception(_root(error))
+
+    def is_usable(self) -> bool:
+        return self._task is not None and not self._task.done() and self._loop is asyncio.get_running_loop()
+
+    async def aclose(self) -> None:
+        if self._task is None or self._loop is not asyncio.get_running_loop():
+            return
+        self._is_closing.set()
+        if not self._opened.done():
+            self._task.cancel()
+        _, late = await asyncio.wait([self._task], timeout=10.0)
+        if late:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=5.0)
+        if self._opened.done() and not self._opened.cancelled():
+            self._opened.exception()
+
+    def _said(self) -> str:
+        return f". It said: {' | '.join(self._last_words)}" if self._last_words else ""
+
+
+async def _all_tools(client: Client) -> list[Tool]:
+    tools: list[Tool] = []
+    cursor: str | None = None
+    for _ in range(20):  # pages; a server that never ends them is cut off
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        cursor = page.next_cursor
+        if not cursor:
+            break
+    return tools
+
+
+def _root(error: BaseException) -> BaseException:
+    """The one error inside the groups that task groups make of it."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return error
+
+
+@contextlib.contextmanager
+def _last_lines(lines: deque[str]) -> Any:
+    """A file for a child's stderr, of which only the last lines are kept."""
+    read_fd, write_fd = os.pipe()
+
+    def drain() -> None:
+        with os.fdopen(read_fd, "r", errors="replace") as pipe:
+            for line in pipe:
+                if line.strip():
+                    lines.append(line.strip()[:300])
+
+    threading.Thread(target=drain, name="mcp-stderr", daemon=True).start()
+    with os.fdopen(write_fd, "w") as errors:
+        yield errors

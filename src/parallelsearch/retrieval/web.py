@@ -1,0 +1,257 @@
+"""Web search: Serper, Tavily, Brave and SearXNG, one small class each over one base.
+
+An engine says how to ask and where its results stand in the answer; the base does the rest: key from the environment,
+time-out, 429 with Retry-After, results as passages whose id is the URL, HTML taken out of snippets. A key is never in a
+message or a manifest. Pages are not fetched: a passage is what the engine shows of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import math
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import httpx
+
+from parallelsearch.errors import SearchError, TransientSearchError, UsageError
+from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever
+from parallelsearch.retrieval.http_client import HttpClient, checked_url, without_secrets
+from parallelsearch.retry import response_error
+
+_TAG = re.compile(r"<!--.*?-->|</?[a-zA-Z][^<>]*>", re.DOTALL)
+_BREAK = re.compile(r"<(?:br|p|div|li|tr|h[1-6])\b[^<>]*>", re.IGNORECASE)
+
+
+def plain_text(snippet: object) -> str:
+    """A snippet without tags and entities, on one line. Anything but a string is empty."""
+    if not isinstance(snippet, str):
+        return ""
+    text = _TAG.sub("", _BREAK.sub(" ", snippet))
+    return " ".join(html.unescape(text).split())
+
+
+class WebRetriever(Retriever):
+    """A web search API that takes one query a request. Subclasses say how to ask and how to read."""
+
+    key_env: ClassVar[str | None] = None
+    """The variable the key is in, or None for an engine without one."""
+    default_url: ClassVar[str | None] = None
+    max_k: ClassVar[int] = 20
+    max_query_chars: ClassVar[int] = 2_000
+    max_batch = 1
+
+    def __init__(self, base_url: str | None = None, *, timeout_s: float = 15.0, max_concurrency: int = 8) -> None:
+        url = base_url or self.default_url
+        if not url:
+            raise UsageError(f"{self.name} needs the address of its server: {self.name}:http://127.0.0.1:8080")
+        key = os.environ.get(self.key_env, "").strip() if self.key_env else ""
+        if self.key_env and not key:
+            raise UsageError(f"{self.name} search needs a key: set the environment variable {self.key_env}")
+        if not key.isascii() or not key.isprintable():
+            raise UsageError(f"the key in {self.key_env} has characters no key has; was it pasted whole?")
+        self.base_url, self.timeout_s, self.max_concurrency = checked_url(url, self.name), timeout_s, max_concurrency
+        self._http = HttpClient(
+            self.name,
+            headers={"Accept": "application/json", **self._key_headers(key)},
+            secrets=[key],
+            connect_timeout_s=min(5.0, timeout_s),
+            max_connections=max_concurrency,
+        )
+
+    async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
+        return list(await asyncio.gather(*(self._search(query, k) for query in queries)))
+
+    async def _search(self, query: str, k: int) -> Result:
+        query = _shortened(" ".join(query.split()), self.max_query_chars)
+        if not query:
+            return SearchError("the query is empty")
+        try:
+            response = await self._ask(query, min(k, self.max_k))
+            if (error := response_error(response, self.name, SearchError, TransientSearchError)) is not None:
+                raise self._explained(error, response.status_code)
+            return self._hits(response.content, k)
+        except SearchError as error:
+            return self._http.clean(error)
+
+    def _explained(self, error: Exception, status: int) -> SearchError:
+        if status in (401, 403) and self.key_env:
+            return SearchError(f"{error}. The key in {self.key_env} was not accepted")
+        return error if isinstance(error, SearchError) else SearchError(str(error))
+
+    def _hits(self, body: bytes, k: int) -> list[Hit]:
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            raise TransientSearchError(f"{self.name} sent something that is not JSON") from None
+        if not isinstance(answer, dict):
+            raise TransientSearchError(f"{self.name} sent {type(answer).__name__} where an object belongs")
+        found: dict[str, tuple[Passage, float]] = {}
+        for passage, score in self._read(answer):
+            if not passage.id or not (passage.text or passage.title):
+                continue
+            if passage.id not in found:
+                found[passage.id] = passage, score
+            elif passage.text not in (first := found[passage.id][0]).text:  # one page found twice
+                merged = replace(first, text=f"{first.text} {passage.text}".strip())
+                found[passage.id] = merged, found[passage.id][1]
+        best = list(found.values())[:k]
+        return [Hit.of(passage, score, rank) for rank, (passage, score) in enumerate(best, start=1)]
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": self.name, "url": without_secrets(self.base_url)}
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    # ---- what an engine says -----------------------------------------------------------------------------------------
+
+    def _key_headers(self, key: str) -> dict[str, str]:
+        """The headers that carry the key."""
+        return {}
+
+    @abstractmethod
+    async def _ask(self, query: str, k: int) -> httpx.Response:
+        """One request for one query."""
+
+    @abstractmethod
+    def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
+        """Passages and scores in the answer, best first."""
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
+        content = json.dumps(body).encode("ascii")
+        headers = {"Content-Type": "application/json"}
+        return await self._http.request(
+            "POST", self.base_url + path, content=content, headers=headers, timeout_s=self.timeout_s
+        )
+
+    async def _get(self, path: str, params: Mapping[str, str]) -> httpx.Response:
+        # A lone surrogate cannot be put in an address.
+        safe = {name: value.encode("utf-8", "replace").decode("utf-8") for name, value in params.items()}
+        return await self._http.request("GET", self.base_url + path, params=safe, timeout_s=self.timeout_s)
+
+
+class SerperRetriever(WebRetriever):
+    """Google's results through serper.dev. The answer box, if there is one, comes first."""
+
+    name = "serper"
+    key_env = "SERPER_API_KEY"
+    default_url = "https://google.serper.dev"
+    max_k = 100
+
+    def _key_headers(self, key: str) -> dict[str, str]:
+        return {"X-API-KEY": key}
+
+    async def _ask(self, query: str, k: int) -> httpx.Response:
+        return await self._post("/search", {"q": query, "num": max(k, 10)})
+
+    def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
+        box = answer.get("answerBox")
+        if isinstance(box, dict):
+            parts = [plain_text(box.get("answer")), plain_text(box.get("snippet"))]
+            yield _passage({**box, "text": " ".join(part for part in parts if part)}, url="link", text="text"), 0.0
+        for item in _items(answer.get("organic")):
+            yield _passage(item, url="link", text="snippet", date="date"), 0.0
+
+
+class TavilyRetriever(WebRetriever):
+    """tavily.com, which gives scores and longer extracts."""
+
+    name = "tavily"
+    key_env = "TAVILY_API_KEY"
+    default_url = "https://api.tavily.com"
+    max_query_chars = 400
+
+    def _key_headers(self, key: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {key}"}
+
+    async def _ask(self, query: str, k: int) -> httpx.Response:
+        return await self._post("/search", {"query": query, "max_results": k, "search_depth": "basic"})
+
+    def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
+        for item in _items(answer.get("results")):
+            yield _passage(item, url="url", text="content", date="published_date"), _number(item.get("score"))
+
+
+class BraveRetriever(WebRetriever):
+    """Brave's own web index."""
+
+    name = "brave"
+    key_env = "BRAVE_API_KEY"
+    default_url = "https://api.search.brave.com/res/v1"
+    max_query_chars = 400
+
+    def _key_headers(self, key: str) -> dict[str, str]:
+        return {"X-Subscription-Token": key}
+
+    async def _ask(self, query: str, k: int) -> httpx.Response:
+        words = query.split()[:50]  # the API refuses a query of more words
+        return await self._get("/web/search", {"q": " ".join(words), "count": str(k), "text_decorations": "false"})
+
+    def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
+        web = answer.get("web")
+        for item in _items(web.get("results") if isinstance(web, dict) else None):
+            passage = _passage(item, url="url", text="description", date="page_age")
+            extra = [plain_text(snippet) for snippet in item.get("extra_snippets") or []]
+            yield replace(passage, text=" ".join([passage.text, *filter(None, extra)]).strip()), 0.0
+
+
+class SearxngRetriever(WebRetriever):
+    """A SearXNG of one's own: no key, no quota. Its settings must list `json` under `search: formats`."""
+
+    name = "searxng"
+    max_k = 50
+
+    async def _ask(self, query: str, k: int) -> httpx.Response:
+        return await self._get("/search", {"q": query, "format": "json"})
+
+    def _explained(self, error: Exception, status: int) -> SearchError:
+        if status == 403:
+            return SearchError(f"{error}. Add 'json' to 'search: formats:' in the settings.yml of SearXNG")
+        return super()._explained(error, status)
+
+    def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
+        items = list(_items(answer.get("results")))
+        silent = answer.get("unresponsive_engines")
+        if not items and silent:  # nothing found because nobody answered: not the same as nothing there
+            names = ", ".join(str(engine[0] if isinstance(engine, list) and engine else engine) for engine in silent)
+            raise TransientSearchError(f"searxng found nothing: its engines did not answer ({names})")
+        for item in items:
+            yield (
+                _passage(item, url="url", text="content", date="publishedDate"),
+                _number(item.get("score")),
+            )
+
+
+def _items(value: object) -> Iterable[dict[str, Any]]:
+    return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else ()
+
+
+def _passage(item: Mapping[str, Any], *, url: str, text: str, date: str | None = None) -> Passage:
+    address = item.get(url)
+    address = address if isinstance(address, str) else ""
+    day = item.get(date) if date else None
+    return Passage(
+        address,
+        plain_text(item.get("title")),
+        plain_text(item.get(text)),
+        address or None,
+        day if isinstance(day, str) and day else None,
+    )
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+
+
+def _shortened(query: str, max_chars: int) -> str:
+    """The query, cut between words where the API takes no more."""
+    if len(query) <= max_chars:
+        return query
+    return query[: max_chars + 1].rpartition(" ")[0] or query[:max_chars]

@@ -1,0 +1,1 @@
+"""Servers: search over HTTP (`search_server`) and as MCP tools (`mcp_server`)."""

@@ -1,0 +1,217 @@
+"""The cache on disk: hits and misses, age and size, several processes, kill -9, damage."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import textwrap
+import time
+
+import pytest
+from killed_writers import run_and_kill
+
+from parallelsearch.errors import SearchError, TransientSearchError, UsageError
+from parallelsearch.retrieval.base import Hit, Retriever
+from parallelsearch.retrieval.cache import CachedRetriever
+
+
+class Counting(Retriever):
+    name = "counting"
+    max_batch, max_concurrency = 5, 7
+
+    def __init__(self, version: int = 1) -> None:
+        self.version = version
+        self.asked: list[str] = []
+
+    async def search_many(self, queries, k):
+        self.asked += queries
+        if "down" in queries:
+            raise TransientSearchError("down")
+        return [self._answer(query, k) for query in queries]
+
+    def _answer(self, query, k):
+        if query == "fails":
+            return SearchError("no")
+        if query == "empty":
+            return []
+        return [Hit(f"{query}{n}", query, "x\x00\n😀", None, "2020", 0.1 * n, n) for n in range(1, k + 1)]
+
+    def describe(self):
+        return {"kind": "counting", "version": self.version}
+
+
+async def test_an_answer_is_found_again_by_another_run_and_in_order(tmp_path):
+    path = tmp_path / "deep" / "cache.sqlite"
+    first = CachedRetriever(Counting(), path)
+    live = await first.search_many(["a", "b"], 2)
+    await first.aclose()
+    inner = Counting()
+    second = CachedRetriever(inner, path)
+    results = await second.search_many(["c", "b", "a", "b", "\ud800"], 2)
+    assert inner.asked == ["c", "\ud800"]
+    assert results[1] == results[3] == live[1]
+    assert results[2] == live[0]
+    assert [result[0].title for result in results] == ["c", "b", "a", "b", "\ud800"]
+    assert (second.num_found, second.num_missed, second.num_faults) == (3, 2, 0)
+    assert (second.name, second.max_batch, second.max_concurrency) == ("counting", 5, 7)
+    assert second.describe() == inner.describe()
+    await second.search_many(["\ud800"], 2)
+    assert inner.asked == ["c", "\ud800"]
+    await second.aclose()
+
+
+async def test_k_and_the_backend_are_part_of_the_key(tmp_path):
+    path = tmp_path / "c"
+    for version, k in [(1, 2), (1, 3), (2, 3)]:
+        inner = Counting(version)
+        cached = CachedRetriever(inner, path)
+        assert len((await cached.search_many(["a"], k))[0]) == k
+        assert inner.asked == ["a"]
+        await cached.aclose()
+
+
+async def test_failures_and_empty_answers_are_asked_again(tmp_path):
+    inner = Counting()
+    cached = CachedRetriever(inner, tmp_path / "c")
+    for _ in range(2):
+        results = await cached.search_many(["fails", "empty", "a"], 1)
+        assert isinstance(results[0], SearchError)
+        assert results[1] == []
+        with pytest.raises(TransientSearchError):
+            await cached.search_many(["down"], 1)
+    assert inner.asked == ["fails", "empty", "a", "down", "fails", "empty", "down"]
+    await cached.aclose()
+
+
+async def test_old_answers_are_asked_again(tmp_path):
+    inner = Counting()
+    cached = CachedRetriever(inner, tmp_path / "c", ttl_s=0.2)
+    for wait_s in (0, 0, 0.25):
+        await asyncio.sleep(wait_s)
+        await cached.search_many(["a"], 1)
+    assert inner.asked == ["a", "a"]
+    await cached.aclose()
+
+
+async def test_the_least_used_answers_go_first(tmp_path):
+    inner = Counting()
+    cached = CachedRetriever(inner, tmp_path / "c", max_entries=10)
+    for n in range(30):
+        await cached.search_many(["kept", f"q{n}"], 1)
+    assert inner.asked.count("kept") == 1
+    await cached.search_many(["q0"], 1)
+    assert inner.asked.count("q0") == 2
+    await cached.aclose()
+    with sqlite3.connect(tmp_path / "c") as connection:
+        assert connection.execute("SELECT count(*) FROM answers").fetchone()[0] <= 10
+    connection.close()
+
+
+async def test_a_damaged_file_is_moved_aside_and_the_search_goes_on(tmp_path, caplog):
+    path = tmp_path / "c"
+    path.write_bytes(b"this is not a database " * 1000)
+    with caplog.at_level(logging.WARNING):
+        cached = CachedRetriever(Counting(), path)
+    assert "damaged" in caplog.text
+    (aside,) = tmp_path.glob("c.damaged-*")
+    assert aside.read_bytes().startswith(b"this is not")
+    assert len((await cached.search_many(["a"], 1))[0]) == 1
+    await cached.aclose()
+
+
+async def test_damage_found_while_running_costs_no_answer(tmp_path, caplog):
+    path = tmp_path / "c"
+    cached = CachedRetriever(Counting(), path)
+    for n in range(200):
+        await cached.search_many([f"q{n}"], 3)
+    await cached.aclose()
+    with path.open("r+b") as file:  # a good first page, rubbish after it
+        size = file.seek(0, 2)
+        file.seek(4096)
+        file.write(b"\xa5" * (size - 4096))
+    cached = CachedRetriever(Counting(), path)
+    with caplog.at_level(logging.WARNING):
+        results = [(await cached.search_many([f"q{n}"], 3))[0] for n in range(20)]
+    assert all(len(result) == 3 for result in results)
+    assert cached.num_faults >= 1
+    assert list(tmp_path.glob("c.damaged-*"))
+    again = [(await cached.search_many([f"q{n}"], 3))[0] for n in range(20)]
+    assert again == results
+    assert cached.num_found > 0
+    await cached.aclose()
+
+
+async def test_a_locked_file_is_passed_over(tmp_path):
+    inner = Counting()
+    cached = CachedRetriever(inner, tmp_path / "c", lock_timeout_s=0.1)
+    other = sqlite3.connect(tmp_path / "c")
+    other.execute("BEGIN EXCLUSIVE")
+    start_s = time.perf_counter()
+    assert len((await cached.search_many(["a"], 1))[0]) == 1
+    assert time.perf_counter() - start_s < 2
+    assert cached.num_faults == 1
+    other.rollback()
+    other.close()
+    await cached.search_many(["a"], 1)
+    await cached.search_many(["a"], 1)
+    assert inner.asked == ["a", "a"]
+    await cached.aclose()
+
+
+def test_bad_settings_and_places_are_said(tmp_path):
+    with pytest.raises(UsageError, match="ttl_s"):
+        CachedRetriever(Counting(), tmp_path / "c", ttl_s=0)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="cannot keep a search cache"):
+        CachedRetriever(Counting(), tmp_path / "file" / "c")
+    with sqlite3.connect(tmp_path / "v") as connection:
+        connection.execute("PRAGMA user_version = 9")
+    connection.close()
+    with pytest.raises(UsageError, match="version 9"):
+        CachedRetriever(Counting(), tmp_path / "v")
+
+
+WRITER = textwrap.dedent(
+    """
+    import asyncio, sys
+    from parallelsearch.retrieval.base import Hit, Retriever
+    from parallelsearch.retrieval.cache import CachedRetriever
+
+    class Many(Retriever):
+        name = "many"
+        async def search_many(self, queries, k):
+            return [[Hit(q, q, "text " * 500, score=len(q), rank=1)] for q in queries]
+
+    async def main(path, name):
+        cached = CachedRetriever(Many(), path)
+        for n in range(1_000_000):
+            batch = [f"{name}-{n}-{i}" for i in range(4)] + [f"both-{n}"]
+            await cached.search_many(batch, 1)
+            print("\\n".join(batch), cached.num_faults, flush=True)
+
+    asyncio.run(main(sys.argv[1], sys.argv[2]))
+    """
+)
+
+
+async def test_two_processes_share_it_and_kill_9_loses_nothing_that_was_stored(tmp_path):
+    path = tmp_path / "c"
+    lines = run_and_kill(WRITER, path, ("one", "two"))
+    assert {line.split()[1] for line in lines if " " in line} == {"0"}  # no faults under concurrency
+    answered = [line.split()[0] for line in lines]
+    assert len(answered) > 100
+
+    class Nobody(Retriever):
+        name = "many"
+
+        async def search_many(self, queries, k):
+            raise AssertionError(f"not in the cache: {queries}")
+
+    cached = CachedRetriever(Nobody(), path)
+    results = await cached.search_many(answered, 1)
+    assert [result[0].id for result in results] == answered
+    assert cached._thread.submit(lambda: cached._connection.execute("PRAGMA integrity_check").fetchone()).result() == (
+        "ok",
+    )
+    await cached.aclose()

@@ -1,0 +1,319 @@
+"""Corpus files of every format, whole and broken."""
+
+import gzip
+import json
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parallelsearch.errors import DataError, UsageError
+from parallelsearch.retrieval import corpus
+from parallelsearch.retrieval.base import Passage
+from parallelsearch.retrieval.corpus import (
+    CorpusReport,
+    chunk_passage,
+    passage_of,
+    passages_of,
+    read_corpus,
+    read_jsonl,
+    read_passages,
+)
+
+PASSAGES = [Passage("1", "Pelé", "from Brazil, a footballer"), Passage("2", "日本", 'says "hi"\nand bye')]
+ROWS = [{"id": passage.id, "title": passage.title, "text": passage.text} for passage in PASSAGES]
+LINES = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    data = text.encode() if isinstance(text, str) else text
+    if path.suffix == ".gz":
+        data = gzip.compress(data)
+    if path.suffix == ".zst":
+        data = zstandard.ZstdCompressor().compress(data)
+    path.write_bytes(data)
+    return path
+
+
+def write_parquet(path: Path, columns: dict[str, list[object]], **options: int) -> Path:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table(columns), path, **options)
+    return path
+
+
+# ---- formats ---------------------------------------------------------------------------------------------------------
+
+CSV = 'id,title,text\r\n1,Pelé,"from Brazil, a footballer"\r\n2,日本,"says ""hi""\nand bye"\r\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.jsonl", LINES),
+        ("a.jsonl", "\ufeff" + LINES.replace("\n", "\n\n  \r\n")),
+        ("a.JSONL", LINES),
+        ("a.json", LINES.rstrip("\n")),
+        ("a.ndjson", LINES),
+        ("a.jsonl.gz", LINES),
+        ("a.b.jsonl.zst", LINES),
+        ("a.csv", CSV),
+        ("a.csv.gz", "\ufeff" + CSV.replace("id,title", " ID ,Title")),
+        (
+            "a.csv",
+            CSV.replace("id,title,text", "id,title,text,more").replace("\r\n", ",x\r\n").replace("more,x", "more"),
+        ),
+        ("a.tsv.zst", CSV.replace(",", "\t").replace("Brazil\t", "Brazil,")),
+    ],
+)
+def test_every_text_format_gives_the_same_passages(tmp_path: Path, name: str, text: str):
+    assert list(read_corpus(write(tmp_path / name, text))) == PASSAGES
+
+
+def test_parquet_gives_the_same_passages(tmp_path: Path):
+    columns: dict[str, list[object]] = {name: [row[name] for row in ROWS] for name in ("text", "id", "title")}
+    assert list(read_corpus(write_parquet(tmp_path / "a.parquet", columns))) == PASSAGES
+    del columns["id"]
+    columns["other"] = [1, 2]
+    assert list(read_corpus(write_parquet(tmp_path / "b.parquet", columns, row_group_size=1))) == PASSAGES
+
+
+def test_parquet_rows_are_checked_as_lines_are(tmp_path: Path):
+    path = write_parquet(tmp_path / "a.parquet", {"id": ["1", "2"], "text": ["x", None]})
+    with pytest.raises(DataError, match="line 2: field 'text': expected a string, it is missing"):
+        list(read_corpus(path))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match="damaged, or not Parquet"):
+        list(read_corpus(path))
+    with pytest.raises(DataError, match="expected a column 'text'"):
+        list(read_corpus(write_parquet(path, {"body": ["x"]})))
+
+
+def test_search_r1_contents_are_split_into_title_and_text(tmp_path: Path):
+    contents = ['"Pelé"\nfrom Brazil', '""Dr. Death" Williams"\nwrestler', "no title here", "Bare\nbody\nmore"]
+    lines = "".join(json.dumps({"id": str(n), "contents": text}) + "\n" for n, text in enumerate(contents))
+    found = [(p.title, p.text) for p in read_corpus(write(tmp_path / "wiki-18.jsonl.gz", lines))]
+    assert found == [
+        ("Pelé", "from Brazil"),
+        ('"Dr. Death" Williams', "wrestler"),
+        ("", "no title here"),
+        ("Bare", "body\nmore"),
+    ]
+
+
+def test_rows_without_ids_are_numbered(tmp_path: Path):
+    assert [p.id for p in read_corpus(write(tmp_path / "a.csv", "text\none\ntwo\n"))] == ["1", "2"]
+    found = list(read_corpus(write(tmp_path / "a.tsv", 'contents\tid\n"T\nbody"\t7\n')))
+    assert found == [Passage("7", "T", "body")]
+
+
+def test_a_folder_of_text_files(tmp_path: Path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / ".git").mkdir()
+    write(tmp_path / ".git" / "x.txt", "hidden")
+    write(tmp_path / "sub" / "b.md", "intro\n\n## The Title ##\n" + "word " * 150)
+    write(tmp_path / "a.txt", "# no heading in plain text")
+    write(tmp_path / "empty.md", " \n")
+    write(tmp_path / "c.pdf", "not text")
+    found = list(read_corpus(tmp_path))
+    assert [p.id for p in found] == ["a.txt#0", "sub/b.md#0", "sub/b.md#1"]
+    assert [p.title for p in found] == ["a", "The Title", "The Title"]
+    assert [p.id for p in read_corpus(tmp_path, chunk_words=0)] == ["a.txt", "sub/b.md"]
+    assert [p.id for p in read_corpus(tmp_path / "a.txt")] == ["a.txt#0"]
+    write(tmp_path / "bad.txt", b"caf\xe9")
+    with pytest.raises(DataError, match=r"bad\.txt: is not UTF-8 \(found byte 0xe9\)"):
+        list(read_corpus(tmp_path))
+    report = CorpusReport()
+    assert len(list(read_corpus(tmp_path, on_bad=report.skip))) == 3
+    assert report.num_skipped == 1
+    (tmp_path / "none").mkdir()
+    with pytest.raises(UsageError, match=r"holds no \.txt or \.md files"):
+        list(read_corpus(tmp_path / "none"))
+
+
+# ---- chunks ----------------------------------------------------------------------------------------------------------
+
+
+def test_chunks_overlap_by_words_and_keep_the_text():
+    text = " ".join(f"w{n}" for n in range(10))
+    found = list(chunk_passage(Passage("a", "T", text, url="u"), 4, 1))
+    assert [p.text for p in found] == ["w0 w1 w2 w3", "w3 w4 w5 w6", "w6 w7 w8 w9"]
+    assert {(p.title, p.url) for p in found} == {("T", "u")}
+    assert [p.id for p in found] == ["a#0", "a#1", "a#2"]
+    assert [p.text for p in chunk_passage(Passage("a", "", "one  two\n\nthree"), 2, 0)] == ["one  two", "three"]
+    assert [p.text for p in chunk_passage(Passage("a", "", "北京大学"), 3, 1)] == ["北京大", "大学"]
+    assert [p.text for p in chunk_passage(Passage("a", "T", " "), 3, 1)] == [""]
+
+
+@given(st.text(alphabet="ab \n北"), st.integers(1, 6), st.data())
+def test_chunks_cover_every_word_once_but_for_the_overlap(text: str, words: int, data: st.DataObject):
+    overlap = data.draw(st.integers(0, words - 1))
+    split: Callable[[str], list[str]] = corpus._WORD.findall
+    chunks = [split(p.text) for p in chunk_passage(Passage("a", "", text), words, overlap)]
+    assert all(len(chunk) <= words for chunk in chunks)
+    assert chunks[0] + [word for chunk in chunks[1:] for word in chunk[overlap:]] == split(text)
+
+
+def test_records_are_cut_only_on_request(tmp_path: Path):
+    path = write(tmp_path / "a.jsonl", LINES)
+    assert [p.id for p in read_corpus(path, chunk_words=2, chunk_overlap=0)] == ["1#0", "1#1", "2#0", "2#1"]
+    for words, overlap in ((5, 5), (5, -1), (-1, 0)):
+        with pytest.raises(UsageError, match="overlap"):
+            read_corpus(path, chunk_words=words, chunk_overlap=overlap)
+
+
+# ---- what is wrong is said -------------------------------------------------------------------------------------------
+
+GOOD = b'{"id": "1", "text": "x"}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"{broken", r"is not JSON \(Expecting property name"),
+        (b"[1]", "expected an object with id, title and text, found list"),
+        (b'{"text": "x"}', "field 'id': expected a string, it is missing"),
+        (b'{"id": "2"}', "field 'text': expected a string, it is missing"),
+        (b'{"id": "2", "text": 3}', "field 'text': expected a string, found int"),
+        (b'{"id": "2", "contents": 3}', "field 'contents': expected a string, found int"),
+        (b'{"id": true, "text": "x"}', "field 'id': expected a string, found bool"),
+        (b'{"id": " ", "text": "x"}', "field 'id': is empty"),
+        (b'{"id": "2", "text": " ", "title": null}', "text and title are both empty"),
+        (b'{"id": "1", "text": "y"}', "'1' was used before on line 1"),
+        (b'{"id": "2", "text": "caf\xe9"}', r"is not UTF-8 \(found byte 0xe9\)"),
+        (b"[" * 100_000, "nested too deeply|is not JSON"),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst"])
+def test_a_bad_line_is_named_or_skipped(tmp_path: Path, name: str, line: bytes, words: str):
+    path = write(tmp_path / name, GOOD + line + b"\n" + GOOD.replace(b"1", b"3"))
+    with pytest.raises(DataError, match=words) as caught:
+        list(read_corpus(path))
+    assert caught.value.line == 2
+    assert str(path) in str(caught.value)
+    report = CorpusReport()
+    assert [p.id for p in report.count(read_corpus(path, on_bad=report.skip))] == ["1", "3"]
+    assert (report.num_passages, report.num_skipped, sum(report.reasons.values())) == (2, 1, 1)
+    assert report.problems == [str(caught.value)]
+
+
+def test_utf16_and_whole_file_json_are_recognised(tmp_path: Path):
+    with pytest.raises(DataError, match=r"found UTF-16.*iconv"):
+        list(read_corpus(write(tmp_path / "a.jsonl", LINES.encode("utf-16"))))
+    with pytest.raises(DataError, match=r"one object a line is needed: jq -c"):
+        list(read_corpus(write(tmp_path / "a.json", json.dumps(ROWS, indent=1))))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("", 1, "expected a column 'text'.*found: nothing"),
+        ("1,Title,body\n", 1, "found: 1, title, body"),
+        ("id,text\n1,a,b\n", 2, "has 3 fields, and the header has 2; quote"),
+        ("id,text\n1,a\n1,b\n", 3, "was used before on line 2"),
+        ('id,text\n1,"a\n\nb"\n,c\n', 5, "field 'id': is empty"),
+    ],
+)
+def test_a_bad_table_is_named(tmp_path: Path, text: str, line: int, words: str):
+    with pytest.raises(DataError, match=words) as caught:
+        list(read_corpus(write(tmp_path / "a.csv", text)))
+    assert caught.value.line == line
+
+
+def test_bad_rows_of_a_table_are_skipped_and_lines_still_counted(tmp_path: Path):
+    report = CorpusReport()
+    path = write(tmp_path / "a.csv", b"id,text\n1,a\n2,caf\xe9\n3,b,c\n4,d\n4,e\n")
+    assert [p.id for p in report.count(read_corpus(path, on_bad=report.skip))] == ["1", "4"]
+    assert [problem.split(": ")[0].rsplit(" ", 1)[1] for problem in report.problems] == ["3", "4", "6"]
+
+
+def test_a_quote_that_is_never_closed_does_not_swallow_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(corpus, "MAX_LINE_BYTES", 1_000)
+    path = write(tmp_path / "a.csv", 'id,text\n1,"open\n' + "2,row\n" * 1_000)
+    with pytest.raises(DataError, match="is not a row of the table"):
+        list(read_corpus(path))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "not an archive"])
+def test_a_damaged_archive_always_raises(tmp_path: Path, name: str, damage: str):
+    lines = "".join(json.dumps({"id": str(n), "text": str(hash(str(n)))}) + "\n" for n in range(20_000))
+    path = write(tmp_path / name, lines)
+    data = path.read_bytes()
+    half = len(data) // 2
+    path.write_bytes(
+        {"cut": data[:half], "changed": data[:half] + bytes(64) + data[half + 64 :], "not an archive": b"text\n"}[
+            damage
+        ]
+    )
+    skipped: list[DataError] = []
+    with pytest.raises(DataError, match="the file is damaged from here on"):
+        for _ in read_corpus(path, on_bad=skipped.append):
+            pass
+
+
+def test_archives_of_several_parts_are_read_to_the_end(tmp_path: Path):
+    (tmp_path / "a.jsonl.zst").write_bytes(
+        b"".join(zstandard.compress(line.encode()) for line in LINES.splitlines(True))
+    )
+    (tmp_path / "a.jsonl.gz").write_bytes(b"".join(gzip.compress(line.encode()) for line in LINES.splitlines(True)))
+    for name in ("a.jsonl.zst", "a.jsonl.gz"):
+        assert list(read_corpus(tmp_path / name)) == PASSAGES
+
+
+def test_a_line_of_100_mb_is_passed_over_without_being_held(tmp_path: Path):
+    path = tmp_path / "a.jsonl.zst"
+    long = b'{"id": "2", "text": "' + b"x" * 100_000_000 + b'"}\n'
+    path.write_bytes(zstandard.compress(GOOD + long + GOOD.replace(b"1", b"3")))
+    del long
+    report = CorpusReport()
+    tracemalloc.start()
+    found = [p.id for p in read_corpus(path, on_bad=report.skip)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == ["1", "3"]
+    assert report.problems == [f"{path}, line 2: the line has 95 MiB; the limit is 32 MiB"]
+    assert peak < 110_000_000  # at most a few pieces of 32 MiB
+
+
+def test_half_a_surrogate_pair_becomes_text():
+    found = passage_of({"id": "1", "title": "a\ud800b", "text": "\U0001f600"}, "f", 1)
+    assert (found.title, found.text) == ("a\ufffdb", "\U0001f600")
+    found.title.encode()
+
+
+def test_missing_files_and_unknown_formats_are_usage_errors(tmp_path: Path):
+    with pytest.raises(UsageError, match="there is no file"):
+        read_corpus(tmp_path / "none.jsonl")
+    for name in ("a.pdf", "a", "a.parquet.gz", "a.gz"):
+        with pytest.raises(UsageError, match="cannot tell the format"):
+            read_corpus(write(tmp_path / name, ""))
+    with pytest.raises(UsageError, match="is a folder"):
+        list(read_jsonl(tmp_path))
+
+
+def test_passages_may_be_given_themselves():
+    assert list(passages_of(PASSAGES)) == PASSAGES
+    assert [p.id for p in passages_of(iter(PASSAGES), chunk_words=2, chunk_overlap=0)] == ["1#0", "1#1", "2#0", "2#1"]
+    with pytest.raises(DataError, match="passages, line 3: field 'id': '1' was used before on line 1"):
+        list(passages_of([*PASSAGES, PASSAGES[0]]))
+
+
+def test_the_report_groups_reasons(tmp_path: Path):
+    bad = '{"id": "1"}\n{"id": "2"}\n{oops\n{oops again}\n' * 10
+    report = CorpusReport()
+    path = write(tmp_path / "a.jsonl", LINES + bad)
+    assert len(list(report.count(read_corpus(path, on_bad=report.skip)))) == 2
+    assert report.reasons == {"text: expected a string, it is missing": 20, "is not JSON": 20}
+    assert (report.num_skipped, len(report.problems), report.mean_words) == (40, 20, 4.0)
+
+
+@pytest.mark.shared_data
+def test_real_passages_are_read(data_dir: Path):
+    passages = list(read_passages(data_dir / "corpus" / "multihop_passages.jsonl.zst"))
+    assert len(passages) == 89_199
+    assert len({passage.id for passage in passages}) == 89_199

@@ -1,0 +1,301 @@
+"""MCP servers as backends: real processes over stdio and HTTP, ours and others', which also die, hang and fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mcp")
+
+from mcp.types import CallToolResult, TextContent, Tool
+
+from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError
+from parallelsearch.retrieval.mcp_answers import read_answer, read_batch_answer
+from parallelsearch.retrieval.mcp_client import McpRetriever, choose_tool
+from parallelsearch.search import Search
+
+HERE = Path(__file__).parent
+FOREIGN = str(HERE / "foreign_mcp_server.py")
+OURS = str(HERE.parent / "server" / "search_process.py")
+
+
+def command(*words: str) -> str:
+    return shlex.join([sys.executable, *words])
+
+
+def children() -> set[int]:
+    """The processes this one has started and not yet seen the end of."""
+    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+
+
+@pytest.fixture
+def no_leaks():
+    """No process and no task is left behind."""
+    before = children()
+    yield
+    assert children() - before == set()
+
+
+# ---- choosing a tool -------------------------------------------------------------------------------------------------
+
+
+def tool(name: str, required: tuple[str, ...] = (), **properties: str) -> Tool:
+    schema = {
+        "type": "object",
+        "properties": {n: {"type": kind} for n, kind in properties.items()},
+        "required": list(required),
+    }
+    return Tool(name=name, input_schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("tools", "chosen"),
+    [
+        ([tool("fetch", url="string"), tool("web_search", query="string")], "web_search"),
+        ([tool("search_issues", query="string"), tool("search", query="string")], "search"),
+        ([tool("search", query="string"), tool("search_batch", queries="array")], "search_batch"),
+        ([tool("search", ("query", "tenant"), query="string", tenant="string"), tool("find", q="string")], "find"),
+        ([tool("ask_anything", prompt="string")], "ask_anything"),
+        ([tool("tavilySearch", query="string"), tool("tavilyExtract", query="string")], "tavilySearch"),
+    ],
+)
+def test_the_most_search_like_tool_is_chosen(tools, chosen):
+    assert choose_tool(tools, None).name == chosen
+
+
+def test_the_number_of_hits_goes_into_the_right_parameter():
+    schema = {
+        "properties": {
+            "query": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "count": {"type": "integer", "maximum": 20},
+        }
+    }
+    chosen = choose_tool([Tool(name="s", input_schema=schema)], "s")
+    assert chosen.arguments("x", 50) == {"query": "x", "count": 20}
+
+
+@pytest.mark.parametrize(
+    ("tools", "wanted", "message"),
+    [
+        ([], None, "only nothing"),
+        ([tool("add", ("a", "b"), a="integer", b="integer")], None, "only 'add'"),
+        ([tool("read", path="string"), tool("write", text="string")], None, "Name the one"),
+        ([tool("web_search", query="string")], "websearch", "Did you mean 'web_search'"),
+        ([tool("search", ("query", "tenant"), query="string", tenant="string")], "search", "with a query alone"),
+    ],
+)
+def test_no_fitting_tool_is_said_with_what_there_is(tools, wanted, message):
+    with pytest.raises(UsageError, match=message):
+        choose_tool(tools, wanted)
+
+
+# ---- reading answers -------------------------------------------------------------------------------------------------
+
+
+def text_answer(*texts: str, is_error: bool = False) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=text) for text in texts], is_error=is_error)
+
+
+def test_answers_of_many_shapes():
+    item = {"title": "T", "url": "u", "content": "c", "score": float("nan")}
+    for value in (
+        [item],
+        {"results": [item]},
+        {"data": {"items": [item]}},
+        {"result": [item]},
+        item,
+        {"result": json.dumps([item])},
+    ):
+        (hit,) = read_answer(CallToolResult(content=[], structured_content=value), 3)
+        assert (hit.id, hit.title, hit.text, hit.url, hit.score, hit.rank) == ("u", "T", "c", "u", 0.0, 1)
+    assert [hit.text for hit in read_answer(text_answer(json.dumps(item), json.dumps({**item, "url": "v"})), 3)] == [
+        "c",
+        "c",
+    ]
+    assert [hit.text for hit in read_answer(text_answer("one", "two", "three"), 2)] == ["one", "two"]
+    assert read_answer(text_answer("see https://a.org/x."), 1)[0].url == "https://a.org/x."
+    search_r1 = {"result": [{"document": {"id": 3, "contents": '"Tea"\nhot'}, "score": 0.5}]}
+    (hit,) = read_answer(CallToolResult(content=[], structured_content=search_r1), 3)
+    assert (hit.id, hit.title, hit.text, hit.score) == ("3", "Tea", "hot", 0.5)
+
+
+@pytest.mark.parametrize("value", [{}, [], {"results": []}, {"results": [None, 3, {}]}, {"took": 3}, 7])
+def test_an_answer_without_results_is_empty(value):
+    assert read_answer(CallToolResult(content=[], structured_content=value), 3) == []
+
+
+def test_failures_in_answers():
+    assert type(read_answer(text_answer("boom", is_error=True), 3)) is SearchError
+    assert type(read_answer(text_answer("HTTP 429", is_error=True), 3)) is TransientSearchError
+    assert "no credit" in str(read_answer(text_answer('{"error": "no credit"}'), 3))
+    with pytest.raises(TransientSearchError, match="1 results for 2 queries"):
+        read_batch_answer(text_answer('[{"hits": []}]'), ["a", "b"], 3)
+    assert isinstance(read_batch_answer(text_answer("[[], 3]"), ["a", "b"], 3)[1], SearchError)
+
+
+# ---- real servers over stdio -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["structured", "json-text"])
+async def test_a_foreign_server_answers_each_query_and_fails_alone(mode, no_leaks):
+    retriever = McpRetriever(command(FOREIGN, mode))
+    results = await retriever.search_many(["a", "fails", "b", "busy"], 2)
+    assert [hit.url for hit in results[0]] == ["https://x.org/a/1", "https://x.org/a/2"]
+    assert results[2][1].text == "b 2"
+    assert (results[2][1].score, results[2][1].rank) == (0.5, 2)
+    assert type(results[1]) is SearchError
+    assert "said no" in str(results[1])
+    assert type(results[3]) is TransientSearchError
+    await retriever.aclose()
+
+
+async def test_prose_is_read(no_leaks):
+    retriever = McpRetriever(command(FOREIGN, "prose"))
+    results = await retriever.search_many(["x", "nothing"], 5)
+    first, second = results[0]
+    assert (first.title, first.url, first.date) == ("Tower of x", "https://example.org/x/1", "2024-05-06")
+    assert first.text == "The first thing about x, which goes on in a second line."
+    assert second.text == "The second thing."
+    assert results[1][0].text == "Nothing was found."
+    await retriever.aclose()
+
+
+async def test_a_batch_tool_is_used_and_keeps_order_and_failures(no_leaks):
+    search = Search(McpRetriever(command(FOREIGN, "batch")), attempts=1)
+    found = await search.search_many(["a", "unlucky", "b"], 2)
+    assert [one.hits[0].text if one.hits else str(one.error) for one in found] == [
+        "a 1",
+        "the MCP tool failed: no luck",
+        "b 1",
+    ]
+    (short,) = await search.search_many(["short"], 2)
+    assert "0 results for 1 queries" in str(short.error)
+    await search.aclose()
+
+
+async def test_our_own_server_as_a_backend(no_leaks):
+    retriever = McpRetriever(command(OURS, json.dumps({"kind": "mcp-stdio"})))
+    results = await retriever.search_many(["capital of Italy", "this fails", "Limmat", ""], 1)
+    assert results[0][0].id == "rome"
+    assert "told to fail" in str(results[1])
+    assert (results[2][0].url, results[2][0].date) == ("https://z.ch", "2020-02-02")
+    assert "empty" in str(results[3])
+    assert retriever.describe()["tool"] == "search_batch"
+    await retriever.aclose()
+    one_by_one = McpRetriever(command(OURS, json.dumps({"kind": "mcp-stdio"})), tool="search")
+    results = await one_by_one.search_many(["Tiber", "this fails", "Seine"], 1)
+    assert [results[0][0].id, results[2][0].id] == ["rome", "paris"]
+    assert "told to fail" in str(results[1])
+    await one_by_one.aclose()
+
+
+async def test_a_server_that_dies_is_started_again(no_leaks):
+    retriever = McpRetriever(command(FOREIGN, "structured"))
+    await retriever.search_many(["a"], 1)
+    with suppress(SearchError):
+        assert isinstance((await retriever.search_many(["dies"], 1))[0], TransientSearchError)
+    (hits,) = await retriever.search_many(["b"], 1)
+    assert hits[0].text == "b 1"
+    for pid in children():
+        os.kill(pid, 9)
+    (hits,) = await retriever.search_many(["c"], 1)
+    assert hits[0].text == "c 1"
+    await retriever.aclose()
+
+
+async def test_a_tool_that_hangs_times_out(no_leaks):
+    retriever = McpRetriever(command(FOREIGN, "batch"), timeout_s=0.5)
+    await retriever.open()
+    start_s = time.perf_counter()
+    with pytest.raises(SearchTimeoutError, match=r"0\.5 s"):
+        await retriever.search_many(["slow"], 1)
+    assert time.perf_counter() - start_s < 2
+    await retriever.aclose()
+
+
+async def test_servers_that_do_not_start_say_why(no_leaks):
+    with pytest.raises(TransientSearchError, match="no API key in FOREIGN_KEY"):
+        await McpRetriever(command(FOREIGN, "crashes")).search_many(["a"], 1)
+    start_s = time.perf_counter()
+    with pytest.raises(TransientSearchError, match="did not answer within 1 s"):
+        await McpRetriever(command(FOREIGN, "silent"), connect_timeout_s=1).search_many(["a"], 1)
+    assert time.perf_counter() - start_s < 8
+    with pytest.raises(UsageError, match="cannot be started"):
+        await McpRetriever("/no/such/program --flag").search_many(["a"], 1)
+    with pytest.raises(UsageError, match="no tool 'find'"):
+        await McpRetriever(command(FOREIGN, "prose"), tool="find").search_many(["a"], 1)
+    for target in ("", "'unbalanced"):
+        with pytest.raises(UsageError):
+            McpRetriever(target)
+
+
+async def test_a_command_gets_the_environment_and_the_manifest_holds_no_arguments(monkeypatch, no_leaks):
+    monkeypatch.setenv("FOREIGN_KEY", "abc")
+    retriever = McpRetriever(command(FOREIGN, "environment"))
+    assert (await retriever.search_many(["FOREIGN_KEY"], 1))[0][0].text == "abc"
+    assert "foreign" not in str(retriever.describe())
+    assert retriever.describe()["command"].startswith("python")
+    await retriever.aclose()
+
+
+def test_a_retriever_outlives_an_event_loop(no_leaks):
+    retriever = McpRetriever(command(FOREIGN, "prose"))
+
+    async def once() -> None:
+        assert len((await retriever.search_many(["x", "y"], 1))[1]) == 1
+        await retriever.aclose()
+
+    for _ in range(2):
+        asyncio.run(once())
+
+
+# ---- real servers over HTTP ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def http_server(mode: str, port: int):
+    process = subprocess.Popen([sys.executable, FOREIGN, mode, str(port)])
+    try:
+        for _ in range(1000):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.02)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_over_http_a_lost_server_is_found_again_when_it_is_back():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    retriever = McpRetriever(f"http://127.0.0.1:{port}/mcp", timeout_s=5, connect_timeout_s=5)
+    with http_server("structured", port):
+        results = await retriever.search_many(["a", "fails"], 2)
+        assert results[0][1].text == "a 2"
+        assert isinstance(results[1], SearchError)
+    start_s = time.perf_counter()
+    gone: object
+    try:
+        (gone,) = await retriever.search_many(["b"], 1)
+    except TransientSearchError as error:
+        gone = error
+    assert isinstance(gone, TransientSearchError)
+    assert time.perf_counter() - start_s < 6
+    with http_server("structured", port):
+        (hits,) = await retriever.search_many(["c"], 1)
+        assert hits[0].text == "c 1"
+        assert retriever.describe() == {"kind": "mcp", "url": f"http://127.0.0.1:{port}/mcp", "tool": "web_search"}
+        await retriever.aclose()
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name() == "mcp-connection"] == []

@@ -1,0 +1,97 @@
+"""Our MCP server, asked by the official SDK's client, over stdio and streamable HTTP."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+pytest.importorskip("mcp")
+
+import httpx
+import search_process
+from mcp import Client, StdioServerParameters
+from search_process import running
+
+from parallelsearch.errors import SearchError
+from parallelsearch.retrieval.mcp_client import McpRetriever
+
+
+def over_stdio(**options: object) -> Client:
+    arguments = [search_process.__file__, json.dumps({"kind": "mcp-stdio", **options})]
+    return Client(StdioServerParameters(command=sys.executable, args=arguments), read_timeout_seconds=20)
+
+
+async def check_tools(client: Client) -> None:
+    tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert set(tools) == {"search", "search_batch"}
+    assert tools["search"].input_schema["required"] == ["query"]
+    assert tools["search"].input_schema["properties"]["k"]["default"] == 3
+    assert tools["search_batch"].input_schema["properties"]["queries"]["type"] == "array"
+    assert tools["search_batch"].annotations.read_only_hint is True
+
+    one = await client.call_tool("search", {"query": "capital of Italy", "k": 1})
+    assert not one.is_error
+    (hit,) = one.structured_content["hits"]
+    assert (hit["id"], hit["title"], hit["rank"]) == ("rome", "Rome", 1)
+    assert json.loads(one.content[0].text) == one.structured_content  # for clients that read text only
+
+    failed = await client.call_tool("search", {"query": "this fails"})
+    assert failed.is_error
+    assert "told to fail" in failed.content[0].text
+
+    queries = ["Tiber", "this fails", "Seine", "zzz", "", "Tiber"]
+    many = await client.call_tool("search_batch", {"queries": queries, "k": 1})
+    assert not many.is_error
+    results = many.structured_content["results"]
+    assert [result["query"] for result in results] == queries
+    assert [[hit["id"] for hit in result["hits"]] for result in results] == [["rome"], [], ["paris"], [], [], ["rome"]]
+    assert [result["error"] for result in results] == [None, "told to fail", None, None, "the query is empty", None]
+
+
+async def test_the_official_client_over_stdio():
+    async with over_stdio() as client:
+        await check_tools(client)
+
+
+REFUSED = [
+    {"queries": ["a"] * 5},
+    {"queries": ["a" * 300]},
+    {"queries": ["a"], "k": 0},
+    {"queries": ["a"], "k": 1000},
+    {"queries": [3]},
+    {},
+]
+
+
+async def test_limits_are_kept_and_the_server_goes_on():
+    async with over_stdio(settings={"max_queries": 4, "max_query_chars": 200, "max_k": 10}) as client:
+        for arguments in REFUSED:
+            refused = await client.call_tool("search_batch", arguments)
+            assert refused.is_error, arguments
+        good = await client.call_tool("search_batch", {"queries": ["Seine"]})
+        assert good.structured_content["results"][0]["hits"][0]["id"] == "paris"
+
+
+async def test_the_official_client_over_http(tmp_path):
+    with running(tmp_path, kind="mcp-http") as server:
+        async with Client(server.url, read_timeout_seconds=20) as client:
+            await check_tools(client)
+        async with Client(server.url, read_timeout_seconds=20, mode="legacy") as client:
+            await check_tools(client)
+        server.process.terminate()
+        assert server.process.wait(20) == 0
+
+
+async def test_a_token_guards_the_tools_over_http(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARALLELSEARCH_TOKEN", "sesame")
+    with running(tmp_path, kind="mcp-http", settings={"token": "sesame"}) as server:
+        async with httpx.AsyncClient() as http:
+            refused = await http.post(server.url, json={})
+            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        retriever = McpRetriever(server.url)
+        results = await retriever.search_many(["Tiber", "this fails"], 1)
+        assert results[0][0].id == "rome"
+        assert isinstance(results[1], SearchError)
+        await retriever.aclose()
