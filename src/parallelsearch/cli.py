@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from parallelsearch.commands import serving
+from parallelsearch.commands import evaluating, serving, training
 from parallelsearch.commands.options import (
+    HostOption,
     JsonOption,
     KOption,
     PolicyOption,
+    PortOption,
     SearchOption,
     SeedOption,
     console,
@@ -25,6 +27,7 @@ from parallelsearch.commands.options import (
 from parallelsearch.errors import ParallelSearchError, UsageError
 
 if TYPE_CHECKING:
+    from parallelsearch.policy.base import Policy
     from parallelsearch.trajectory import Trajectory
 
 app = typer.Typer(
@@ -35,6 +38,11 @@ app = typer.Typer(
     help="Search agents that split a question and look up all its parts at once.",
 )
 app.add_typer(serving.app, name="serve")
+app.command("eval")(evaluating.evaluate_command)
+app.command("compare")(evaluating.compare_command)
+app.command("coldstart")(training.coldstart)
+app.command("train")(training.train)
+app.command("sweep")(training.sweep)
 
 
 def main() -> NoReturn:
@@ -93,7 +101,7 @@ def ask(
 
     Example: parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?"
     """
-    from parallelsearch.addresses import open_policy, open_search
+    from parallelsearch.addresses import open_search
     from parallelsearch.agent import Agent
     from parallelsearch.policy.base import Sampling
     from parallelsearch.rollout import Limits
@@ -105,7 +113,9 @@ def ask(
     found = open_search(
         search, k=k, record=None if record is None else str(record), cache=None if cache is None else str(cache)
     )
-    agent = Agent(open_policy(policy), found, limits=limits, sampling=Sampling(temperature=temperature, seed=seed))
+    agent = Agent(
+        _asked_policy(policy, sequential), found, limits=limits, sampling=Sampling(temperature=temperature, seed=seed)
+    )
     screen, live = console(), console(stderr=True)
     with agent:
         trajectory = agent.ask(
@@ -120,6 +130,16 @@ def ask(
         screen.print(trajectory_view(trajectory, screen.width))
     if trajectory.stop == "error":
         raise ParallelSearchError(trajectory.error or "the policy failed")
+
+
+def _asked_policy(address: str, sequential: bool) -> Policy:
+    from parallelsearch.addresses import open_policy
+
+    if address == "demo" and sequential:  # the demo's turns are written down, one set for each way of asking
+        from parallelsearch import demo
+
+        return demo.DemoPolicy(sequential=True)
+    return open_policy(address)
 
 
 # ---- index -----------------------------------------------------------------------------------------------------------
@@ -232,16 +252,43 @@ def score(
 
 @app.command()
 def view(
-    file: Annotated[Path, typer.Argument(help="A trajectories.jsonl file, or the folder of a run.")],
-    id: Annotated[str | None, typer.Option(help="Only the trajectory with this id.")] = None,
-    limit: Annotated[int, typer.Option(help="How many to show.")] = 10,
-    wrong: Annotated[bool, typer.Option("--wrong", help="Only those with a wrong answer.")] = False,
+    runs: Annotated[list[Path], typer.Argument(help="A trajectories.jsonl file or a run's folder; two to compare.")],
+    html: Annotated[Path | None, typer.Option(help="Write a page that needs no server.")] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Show the pages in a browser, from this machine.")] = False,
+    preset: Annotated[str | None, typer.Option("--reward", metavar="PRESET", help="Score with this preset.")] = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8090,
+    id: Annotated[str | None, typer.Option(help="In the terminal: only the trajectory with this id.")] = None,
+    limit: Annotated[int, typer.Option(help="In the terminal: how many to show.")] = 10,
+    wrong: Annotated[bool, typer.Option("--wrong", help="In the terminal: only wrong answers.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at trajectories: turns, sub-queries side by side, hits, timing.
+    """Look at trajectories in the terminal, or with --html or --serve in a browser.
 
     Example: parallelsearch view trajectories.jsonl --limit 2
+
+    Example: parallelsearch view trajectories.jsonl --html view.html
     """
+    if html is not None:
+        from parallelsearch.viewer.html import export_html
+
+        report = export_html(list(runs), html, reward=preset)
+        typer.echo(f"{report.num_listed} trajectories, {report.num_bytes / 1e6:.1f} MB in {html}")
+        for note in [*report.notes, *([report.left_out] if report.left_out else [])]:
+            typer.echo(f"note: {note}", err=True)
+        return
+    if serve:
+        from parallelsearch.server.limits import ServerSettings
+        from parallelsearch.viewer.app import run_viewer
+
+        run_viewer(list(runs), ServerSettings(host=host, port=port), reward=preset)
+        return
+    if len(runs) > 1:
+        raise UsageError("several runs are shown side by side in a browser: add --html FILE or --serve")
+    _view_in_terminal(runs[0], id, limit, wrong, as_json)
+
+
+def _view_in_terminal(file: Path, id: str | None, limit: int, wrong: bool, as_json: bool) -> None:
     from parallelsearch.answers import exact_match
     from parallelsearch.terminal import trajectory_view
     from parallelsearch.trajectory import read_trajectories
@@ -274,7 +321,8 @@ def view(
 
 @app.command()
 def data(
-    source: Annotated[str, typer.Argument(help="A question file, or 'demo'.")],
+    source: Annotated[str, typer.Argument(help="A question file, or a set by name: demo, hotpotqa-par, nq, ...")],
+    split: Annotated[str | None, typer.Option(help="Of a named set: train, dev or test.")] = None,
     limit: Annotated[int, typer.Option(help="How many to show.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
@@ -282,11 +330,9 @@ def data(
 
     Example: parallelsearch data demo --limit 5
     """
-    from itertools import islice
+    from parallelsearch.datasets import load_questions
 
-    from parallelsearch.data import demo_questions, read_questions
-
-    questions = islice(demo_questions() if source == "demo" else read_questions(source), limit)
+    questions = load_questions(source, split=split).questions[:limit]
     if as_json:
         from dataclasses import asdict
 

@@ -60,7 +60,7 @@ def parse(
 def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
     """A copy of `values` with dotted keys set; the right-hand side of a text override is read as a TOML value."""
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(_split_override, overrides)
-    result = _copied(values)
+    result: dict[str, Any] = _copied(values)
     for key, value in pairs:
         *sections, name = key.split(".")
         place = result

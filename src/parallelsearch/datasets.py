@@ -13,14 +13,16 @@ import hashlib
 import os
 import random
 import re
+import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from parallelsearch.answers import normalise
-from parallelsearch.data import question_from_dict, read_questions, read_records, shipped
+from parallelsearch.data import kind_of, question_from_dict, read_questions, read_records, shipped
 from parallelsearch.errors import DataError, MissingExtraError, ParallelSearchError, UsageError, nearest, require
 from parallelsearch.trajectory import Kind, Question
 
@@ -87,6 +89,8 @@ SOURCES: dict[str, Source] = {
         Source("dependency", {"test": "dependency.jsonl"}, num_published={"test": 200}),
     )
 }
+VERIFIED = "verified"
+"""200 real dev questions of HotpotQA, 2WikiMultiHopQA and NQ, named by the hash of their text, labelled by reading."""
 SHIPPED = ("demo", "dependency")
 SEVEN = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
 _OTHER_NAMES = {
@@ -166,12 +170,36 @@ def load_questions(
 
 
 def known_names() -> list[str]:
-    return [*SOURCES, "seven"]
+    return [*SOURCES, VERIFIED, "seven"]
+
+
+def _load_verified() -> QuestionSet:
+    """Real dev questions whose kind was decided by reading them; the label in the file replaces the data set's."""
+    path = shipped("verified.jsonl")
+    labels: dict[str, Kind] = {}
+    names: dict[str, None] = {}
+    for _, record in read_records(path):
+        labels[record["text_sha256"]] = record["kind"]
+        names[record["dataset"]] = None
+    found = QuestionSet(VERIFIED, [], [_file_source(path)])
+    for name in names:
+        whole = _load_source(SOURCES[name], None)
+        found.sources += whole.sources
+        for question in whole.questions:
+            kind = labels.pop(hashlib.sha256(normalise(question.question).encode()).hexdigest(), None)
+            if kind is not None:
+                question.kind = kind
+                found.questions.append(question)
+    if labels:
+        found.warnings.append(f"{VERIFIED}: {len(labels)} of the labelled questions are not in the files found here")
+    return found
 
 
 def _load_one(name: str, split: str | None, subset: str | None, limit: int | None, seed: int) -> QuestionSet:
     source, subset = _resolve(name, subset)
-    if source is None:
+    if name == VERIFIED:
+        found = _load_verified()
+    elif source is None:
         found = QuestionSet(Path(name).name, list(read_questions(name)), [_file_source(Path(name))])
         if split is not None:
             found.questions = [q for q in found.questions if (q.metadata or {}).get("split") == split]
@@ -181,22 +209,31 @@ def _load_one(name: str, split: str | None, subset: str | None, limit: int | Non
         _take_subset(found, source, subset, split)
     if not found.questions:
         raise DataError(name, None, "holds no questions" + (f" of split '{split}'" if split else ""))
-    if limit is not None and limit < len(found.questions):
-        order = list(range(len(found.questions)))
-        random.Random(seed).shuffle(order)
-        found.questions = [found.questions[index] for index in sorted(order[:limit])]
-        found.sources[0].update(limit=limit, seed=seed)
+    _draw(found, limit, seed)
     num_bare = sum(not question.golden_answers for question in found.questions)
     if num_bare:
         found.warnings.append(f"{found.name}: {num_bare} questions have no golden answer and can only count as wrong")
     return found
 
 
+def _draw(found: QuestionSet, limit: int | None, seed: int) -> None:
+    """Keep `limit` questions: the first of a shuffled order, so that a smaller draw is part of a larger one."""
+    if limit is not None and limit < len(found.questions):
+        order = list(range(len(found.questions)))
+        random.Random(seed).shuffle(order)
+        found.questions = [found.questions[index] for index in sorted(order[:limit])]
+        found.sources[0].update(limit=limit, seed=seed)
+
+
 def _resolve(name: str, subset: str | None) -> tuple[Source | None, str | None]:
     """The source a name means, or None for a file; with the subset its name may end in."""
     if subset is not None and subset not in SUBSETS:
-        raise UsageError(f"there is no subset '{subset}'; choose one of {', '.join(SUBSETS)}.{nearest(subset, SUBSETS)}")
+        raise UsageError(
+            f"there is no subset '{subset}'; choose one of {', '.join(SUBSETS)}.{nearest(subset, SUBSETS)}"
+        )
     plain = _OTHER_NAMES.get(name.lower(), name.lower())
+    if name == VERIFIED:
+        return None, subset
     if plain in SOURCES:
         return SOURCES[plain], subset
     stem, dash, ending = plain.rpartition("-")
@@ -231,6 +268,7 @@ def _load_source(source: Source, split: str | None) -> QuestionSet:
     for question in found.questions:
         if question.dataset is None:
             question.dataset = source.name
+            question.kind = question.kind or kind_of(source.name, question.type)
     found.sources[0]["split"] = chosen
     _check_count(found, source, chosen, len(found.questions))
     return found
@@ -303,6 +341,18 @@ def find_file(source: Source, split: str) -> Path | None:
     return None
 
 
+def _hub_can_be_asked(repository: str) -> bool:
+    """Whether it is worth trying: without a network the hub's client would repeat itself for half a minute first."""
+    has_way = any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "HF_HUB_OFFLINE"))
+    if has_way or Path(repository).exists():
+        return True
+    host = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
+    try:
+        return bool(socket.getaddrinfo(host, 443))
+    except OSError:
+        return False
+
+
 def _from_hub(source: Source, split: str) -> tuple[list[Question], list[dict[str, Any]]]:
     folder = data_folder()
     place = (
@@ -313,6 +363,10 @@ def _from_hub(source: Source, split: str) -> tuple[list[Question], list[dict[str
     if source.hub is None:
         raise UsageError(f"'{source.name}' ({split}) is not on this machine; {place}")
     repository, configuration = source.hub
+    if not _hub_can_be_asked(repository):
+        raise UsageError(
+            f"'{source.name}' ({split}) is not on this machine and {repository} cannot be reached; {place}"
+        )
     try:
         library = require("datasets", "files")
         rows = library.load_dataset(repository, configuration, split=source.hub_splits.get(split, split))
@@ -353,14 +407,13 @@ def held_out() -> dict[str, str]:
     """Normalised text -> file, for every dev and test question this machine knows (files under the data folder and the
     sets that come with the package)."""
     texts: dict[str, str] = {}
-    paths = [path for name in SHIPPED if (path := shipped(next(iter(SOURCES[name].splits.values())))).is_file()]
+    paths = [(shipped(next(iter(SOURCES[name].splits.values()))), True) for name in SHIPPED]
     folder = data_folder()
     if folder is not None:
-        paths += sorted(path for path in folder.glob("*/*") if path.name.endswith(_SUFFIXES) and path.is_file())
-    for path in paths:
-        stem = path.name.partition(".")[0]
-        is_held_out = path.parent != folder and (_HELD_OUT.search(stem) is not None or folder not in path.parents)
-        if not is_held_out and not stem.startswith("questions"):
+        files = sorted(path for path in folder.glob("*/*") if path.name.endswith(_SUFFIXES) and path.is_file())
+        paths += [(path, _HELD_OUT.search(path.name.partition(".")[0]) is not None) for path in files]
+    for path, is_held_out in paths:
+        if not is_held_out and not path.name.startswith("questions"):  # these say it row by row
             continue
         for _, record in read_records(path):
             text = record.get("question") if isinstance(record, dict) else None
@@ -387,7 +440,12 @@ def refuse_leaks(train_questions: Sequence[Question], known: Mapping[str, str] |
 
 
 def training_pool(
-    name_or_file: str, *, split: str | None = "train", subset: str | None = None, limit: int | None = None, seed: int = 0
+    name_or_file: str,
+    *,
+    split: str | None = "train",
+    subset: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
 ) -> QuestionSet:
     """Questions for training: those of a set's train split, less every one that is also an evaluation question."""
     pool = load_questions(name_or_file, split=None if Path(name_or_file).is_file() else split, subset=subset)
@@ -397,9 +455,5 @@ def training_pool(
         pool.warnings.append(f"{pool.name}: {len(leaked)} questions left out because an evaluation file has them")
     if not pool.questions:
         raise UsageError(f"every question of '{name_or_file}' is an evaluation question; train on another file")
-    if limit is not None and limit < len(pool.questions):
-        order = list(range(len(pool.questions)))
-        random.Random(seed).shuffle(order)
-        pool.questions = [pool.questions[index] for index in sorted(order[:limit])]
-        pool.sources[0].update(limit=limit, seed=seed)
+    _draw(pool, limit, seed)
     return pool

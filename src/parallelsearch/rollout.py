@@ -81,9 +81,11 @@ async def rollout(
     session: str | None = None,
     context: str = "",
     k: int | None = None,
+    fresh: bool = False,
 ) -> Trajectory:
     """Answer one question. Raises only for wrong use (an empty question); everything else is in the trajectory.
-    `context` goes before the question in the prompt; `k` overrides the search's number of hits."""
+    `context` goes before the question in the prompt; `k` overrides the search's number of hits; with `fresh` nothing comes
+    from the search's cache, so that two runs can be timed against each other."""
     asked = Question(question) if isinstance(question, str) else question
     if not asked.question.strip():
         raise UsageError(
@@ -91,10 +93,13 @@ async def rollout(
         )
     if layout not in LAYOUTS:
         raise UsageError(f"there is no layout '{layout}'; choose one of {', '.join(LAYOUTS)}")
-    run = _Run(asked, policy, search, limits or Limits(), mode, layout, sampling or Sampling(), on_event)
-    run.dispatches_early = streaming_dispatch and policy.streams
+    run = _Run(
+        asked, policy, search, limits or Limits(), mode, layout, sampling or Sampling(), on_event, streaming_dispatch
+    )
     run.context, run.k = context, search.k if k is None else k
-    async with policy.session(session or f"rollout-{next(_numbers)}") as key:
+    name = session or f"rollout-{next(_numbers)}"
+    run.scope = name if fresh else ""
+    async with policy.session(name) as key:
         try:
             await run.go(key)
         except PolicyError as error:
@@ -117,15 +122,18 @@ class _Run:
         layout: Layout,
         sampling: Sampling,
         on_event: Callable[[Event], None] | None,
+        dispatches_early: bool,
     ) -> None:
         self.policy, self.search, self.limits, self.mode, self.sampling = policy, search, limits, mode, sampling
         self.on_event = on_event
-        self.dispatches_early = False
-        self.context, self.k = "", search.k
+        self.context, self.k, self.scope = "", search.k, ""
         self.start_s = time.perf_counter()
         self.writer = ObservationWriter(policy.count_tokens, layout)
         self.num_tokens = 0
         self.max_tokens = min(limits.max_tokens, policy.max_context or limits.max_tokens)
+        # Following a turn as it is written costs decoding: only where something comes of it.
+        self.listens = policy.streams and (dispatches_early or on_event is not None or limits.timeout_s is not None)
+        self.dispatches_early = dispatches_early and policy.streams
         self.tasks: dict[str, asyncio.Task[Found]] = {}
         self.written = ""  # of the turn being written, where the policy streams
         self.trajectory = Trajectory(
@@ -203,14 +211,14 @@ class _Run:
                     max_tokens=min(self.limits.max_tokens_per_turn, self.room()),
                     sampling=self.sampling,
                     session=session,
-                    on_text=on_text if self.policy.streams else None,
+                    on_text=on_text if self.listens else None,
                 )
         except TimeoutError:
             record.finish, record.generate_s = "timeout", self.now() - record.start_s
             self.withdraw()
             self.trajectory.answer = grammar.partial_answer(self.written) or self.trajectory.answer
             return None
-        if not self.policy.streams:
+        if not self.listens:
             self.emit("text", number, generation.text)
         return self.read(generation, record), record
 
@@ -235,7 +243,7 @@ class _Run:
 
     async def find(self, query: str, number: int) -> Found:
         self.emit("query", number, query)
-        found = await self.search.find(query, self.k)
+        found = await self.search.find(query, self.k, self.scope)
         if self.on_event is not None:
             self.emit("result", number, query, self.record(found))
         return found

@@ -19,7 +19,8 @@ from typing import Any
 from parallelsearch.errors import SearchError, SearchTimeoutError, TransientError, UsageError
 from parallelsearch.retrieval.base import Hit, Result, Retriever
 
-_Key = tuple[str, int]
+_Key = tuple[str, int, str]
+"""Query, number of hits, and the scope within which an answer may be shared."""
 
 
 @dataclass(slots=True)
@@ -108,12 +109,13 @@ class Search:
             return [await self.find(queries[0], k)]
         return list(await asyncio.gather(*(self.find(query, k) for query in queries)))
 
-    async def find(self, query: str, k: int | None = None) -> Found:
-        """Answer one query. Never raises for a search that failed."""
+    async def find(self, query: str, k: int | None = None, scope: str = "") -> Found:
+        """Answer one query. Never raises for a search that failed. With a `scope` the backend is asked anew: nothing comes
+        from the cache, and only a query of the same scope that is in flight is shared (for measurements)."""
         found = Found(" ".join(query.split()), start_s=time.perf_counter())
         self.stats.num_queries += 1
         try:
-            found.hits, found.cached = await self._answer(found.text, self.k if k is None else k)
+            found.hits, found.cached = await self._answer(found.text, self.k if k is None else k, scope)
         except SearchError as error:
             found.error = error
             self.stats.num_failed += 1
@@ -121,14 +123,14 @@ class Search:
         found.end_s = time.perf_counter()
         return found
 
-    async def _answer(self, text: str, k: int) -> tuple[list[Hit], bool]:
+    async def _answer(self, text: str, k: int, scope: str) -> tuple[list[Hit], bool]:
         if not text:
             raise SearchError("the query is empty")
         if len(text) > self.max_query_chars:
             raise SearchError(f"the query has {len(text)} characters, the limit is {self.max_query_chars}")
         if not 1 <= k <= self.max_k:
             raise SearchError(f"k is from 1 to {self.max_k}, not {k}")
-        key = (text, k)
+        key = (text, k, scope)
         if (hits := self._cache.get(key)) is not None:
             self._cache.move_to_end(key)
             self.stats.num_cached += 1
@@ -233,7 +235,7 @@ class Search:
         return [error] * len(queries)
 
     def _resolve(self, job: _Job, hits: list[Hit]) -> None:
-        if self._cache_size:
+        if self._cache_size and not job.key[2]:
             self._cache[job.key] = hits
             while len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,21 +40,40 @@ def examples() -> list[tuple[str, str]]:
     ]
 
 
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    "COLUMNS": "120",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@pytest.fixture(scope="session")
+def furnished(tmp_path_factory):
+    """A folder with the files that the examples speak of, each made by the package itself."""
+    folder = tmp_path_factory.mktemp("furnished")
+    (folder / "corpus.jsonl").write_text(Path(demo.corpus_path()).read_text())
+    for recipe in (ROOT / "recipes").glob("*.toml"):
+        shutil.copy(recipe, folder)
+
+    def run(*arguments: str) -> str:
+        result = subprocess.run(
+            ["parallelsearch", *arguments], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=120
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    asked = run("ask", "Who is older, Claude Monet or Camille Pissarro?", "--json")
+    (folder / "trajectories.jsonl").write_text(asked.replace('"kind": null', '"kind": "parallel"'))
+    run("eval", "--limit", "20", "--out", "run")
+    return folder
+
+
 @pytest.fixture
-def workplace(tmp_path):
-    """A folder with the files that the examples speak of."""
-    (tmp_path / "corpus.jsonl").write_text(Path(demo.corpus_path()).read_text())
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "COLUMNS": "120",
-    }
-    asked = subprocess.run(
-        ["parallelsearch", "ask", "Who is older, Claude Monet or Camille Pissarro?", "--json"],
-        env=environment, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    (tmp_path / "trajectories.jsonl").write_text(asked.stdout.replace('"kind": null', '"kind": "parallel"'))
-    return tmp_path, environment
+def workplace(furnished, tmp_path):
+    folder = tmp_path / "here"
+    shutil.copytree(furnished, folder)
+    return folder, ENVIRONMENT
 
 
 def test_every_command_has_an_example():
@@ -66,6 +86,8 @@ SERVERS = ("serve",)
 @pytest.mark.parametrize(("name", "line"), [pair for pair in examples() if not pair[0].startswith(SERVERS)])
 def test_help_examples_run(workplace, name, line):
     folder, environment = workplace
+    if name == "eval":
+        shutil.rmtree(folder / "run")  # the furnished run is another set-up
     result = subprocess.run(shlex.split(line), cwd=folder, env=environment, capture_output=True, text=True, timeout=170)
     assert result.returncode == 0, result.stderr
 

@@ -18,8 +18,9 @@ MODULES = {
 # A module imports only from modules further up. A package is one level; inside it, cycles are still forbidden.
 LEVELS = [
     "errors", "retry", "config", "grammar", "answers", "retrieval", "trajectory", "observation", "search", "policy", "rollout",
-    "rewards", "data", "datasets", "demo", "statistics", "metrics", "manifest", "baselines", "evaluation", "report_page", "report",
-    "addresses", "agent", "indexing", "terminal", "doctor", "server", "training", "cli",
+    "rewards", "data", "datasets", "demo", "statistics", "chance", "metrics", "manifest", "baselines", "baseline_formats", "gold",
+    "run_folder", "evaluation", "comparison", "report_plots", "report_page", "report", "addresses", "agent", "indexing", "terminal",
+    "doctor", "server", "training", "viewer", "commands", "cli",
 ]  # fmt: skip
 
 

@@ -106,12 +106,12 @@ def _open(request: urllib.request.Request) -> tuple[int, Any, dict[str, str]]:
 
 
 @contextlib.contextmanager
-def running(folder: Path, **options: Any) -> Iterator[SearchProcess]:
+def running(folder: Path, script: str = __file__, **options: Any) -> Iterator[SearchProcess]:
     """A server that listens, until the end of the block."""
     options["settings"] = {"port": 0, "token": None, **options.get("settings", {})}
     log = folder / f"server-{len(list(folder.iterdir()))}.log"
     with log.open("w") as stderr:
-        process = subprocess.Popen([sys.executable, __file__, json.dumps(options)], stderr=stderr, text=True)
+        process = subprocess.Popen([sys.executable, script, json.dumps(options)], stderr=stderr, text=True)
     server = SearchProcess(process, log)
     try:
         for _ in range(1500):

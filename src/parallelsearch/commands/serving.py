@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from parallelsearch.commands.options import HostOption, KOption, PortOption, SearchOption
+from parallelsearch.commands.options import HostOption, KOption, PolicyOption, PortOption, SearchOption
 from parallelsearch.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Serve search, or the whole agent, over HTTP.")
@@ -52,3 +52,44 @@ def serve_search(
         from parallelsearch.server.mcp_server import run_mcp_stdio
 
         asyncio.run(run_mcp_stdio(found))
+
+
+@app.command("agent")
+def serve_agent(
+    policy: PolicyOption = "demo",
+    search: SearchOption = "demo",
+    k: KOption = 3,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8080,
+    max_concurrent: Annotated[int, typer.Option(help="Questions under way at once; more get status 429.")] = 256,
+    timeout_s: Annotated[float, typer.Option(help="Seconds until the best answer so far is given.")] = 120.0,
+    abstain: Annotated[
+        bool, typer.Option("--abstain", help="Say so when nothing was found, instead of guessing.")
+    ] = False,
+    log_queries: Annotated[bool, typer.Option("--log-queries", help="Write query texts to the log.")] = False,
+) -> None:
+    """Serve the agent as an OpenAI-compatible API, with a page to ask and watch at /.
+
+    A token in PARALLELSEARCH_TOKEN is then required of every client. Over the demo corpus each search takes 0.4 s, as one
+    over the web would, so that the page has something to show.
+
+    Example: parallelsearch serve agent --policy demo --search demo --port 8080
+    """
+    from parallelsearch import demo
+    from parallelsearch.addresses import open_policy, open_search
+    from parallelsearch.rollout import Limits
+    from parallelsearch.search import Search
+    from parallelsearch.server.agent_server import run_agent_server
+    from parallelsearch.server.answering import AgentSettings
+
+    settings = AgentSettings(
+        host=host,
+        port=port,
+        max_concurrent=max_concurrent,
+        limits=Limits(timeout_s=timeout_s),
+        abstain=abstain,
+        logs_queries=log_queries,
+    )
+    found = Search(demo.retriever(latency_s=0.4), k=k) if search == "demo" else open_search(search, k=k)
+    twin = demo.DemoPolicy(sequential=True) if policy == "demo" else None
+    run_agent_server(open_policy(policy), found, settings, sequential_policy=twin)

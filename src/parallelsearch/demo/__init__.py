@@ -5,13 +5,16 @@ The demo policy replays the turns written down with each question; it is no mode
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from importlib.resources import files
+from typing import Any
 
 from parallelsearch import grammar
 from parallelsearch.data import demo_questions
 from parallelsearch.errors import PolicyError
 from parallelsearch.policy.scripted import ScriptedPolicy
-from parallelsearch.retrieval.base import Passage, Retriever
+from parallelsearch.retrieval.base import Passage, Result, Retriever
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.retrieval.corpus import read_passages
 from parallelsearch.trajectory import Segment
@@ -29,9 +32,29 @@ def passages() -> list[Passage]:
     return list(read_passages(corpus_path()))
 
 
-def retriever() -> Retriever:
-    """BM25 over the demo corpus, in memory."""
-    return BM25Retriever.from_passages(passages())
+def retriever(latency_s: float = 0.0) -> Retriever:
+    """BM25 over the demo corpus, in memory; with `latency_s` every search takes so long, as one over the web would."""
+    found = BM25Retriever.from_passages(passages())
+    return PacedRetriever(found, latency_s) if latency_s > 0 else found
+
+
+class PacedRetriever(Retriever):
+    """Another retriever at the pace of a search over the network, so that one can watch."""
+
+    def __init__(self, inner: Retriever, latency_s: float) -> None:
+        self._inner, self.latency_s = inner, latency_s
+        self.name = f"{inner.name}, {latency_s:g} s a search"
+        self.max_batch, self.max_concurrency = inner.max_batch, 64
+
+    async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
+        await asyncio.sleep(self.latency_s)
+        return await self._inner.search_many(queries, k)
+
+    def describe(self) -> dict[str, Any]:
+        return {**self._inner.describe(), "latency_s": self.latency_s}
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 def turns() -> dict[str, list[str]]:
@@ -47,11 +70,24 @@ def turns() -> dict[str, list[str]]:
     return written
 
 
-class DemoPolicy(ScriptedPolicy):
-    """Replays the written turns of the demo questions."""
+def sequential_turns() -> dict[str, list[str]]:
+    """The same rounds with one sub-query a turn: what an agent would write that asks for one thing at a time."""
+    written: dict[str, list[str]] = {}
+    for question in demo_questions():
+        script = question.metadata or {}
+        queries = [query for queries in script["rounds"] for query in queries]
+        written[question.question] = [
+            grammar.render_turn("I look this up first." if number == 0 else "Now the next thing.", queries=[query])
+            for number, query in enumerate(queries)
+        ] + [grammar.render_turn(script["thoughts"][-1], answer=question.golden_answers[0])]
+    return written
 
-    def __init__(self) -> None:
-        script = turns()
+
+class DemoPolicy(ScriptedPolicy):
+    """Replays the written turns of the demo questions, or with `sequential` their twins of one sub-query a turn."""
+
+    def __init__(self, sequential: bool = False) -> None:
+        script = sequential_turns() if sequential else turns()
         super().__init__(script, tokens_per_s=TOKENS_PER_S, name="demo")
         self._known = {grammar.query_key(question) for question in script}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib.metadata
 import json
 import mmap
 import os
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from parallelsearch import __version__
 from parallelsearch.errors import DataError, IndexDamagedError, ParallelSearchError, UsageError
 from parallelsearch.retrieval.base import Passage
 
@@ -352,7 +352,7 @@ class IndexBuilder:
             num_passages=num_passages,
             settings=dict(settings),
             files=files,
-            package_version=importlib.metadata.version("parallelsearch"),
+            package_version=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         _write_json(self.folder / MANIFEST, asdict(manifest))

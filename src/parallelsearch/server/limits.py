@@ -131,25 +131,28 @@ class PendingQueries:
     def __init__(self, max_pending: int, *, what: str = "queries", status: int = 503) -> None:
         self.max_pending, self.num_pending = max_pending, 0
         self._what, self._status = what, status
-        self._rate_per_s = 0.0
+        self._rate_per_s = self._weight = 0.0
         self._last_s = time.monotonic()
 
     def take(self, count: int) -> None:
         """Take so many more, or `RefusalError` with the time after which there should be room."""
         if self.num_pending + count > self.max_pending:
             excess = self.num_pending + count - self.max_pending
-            wait_s = math.ceil(excess / self._rate_per_s) if self._rate_per_s > 0 else 1
+            wait_s = math.ceil(excess * self._weight / self._rate_per_s) if self._rate_per_s > 0 else 1
             raise RefusalError(
                 self._status,
                 f"the queue is full: {self.num_pending} {self._what} are waiting, the limit is {self.max_pending}",
                 max(1, min(wait_s, 60)),
             )
+        if self.num_pending == 0:
+            self._last_s = time.monotonic()  # nobody waited: that time says nothing about the pace
         self.num_pending += count
 
     def answered(self, count: int) -> None:
         self.num_pending -= count
         now = time.monotonic()
         elapsed_s, self._last_s = max(now - self._last_s, 1e-6), now
-        # An average over about ten seconds of what was answered.
-        weight = math.exp(-elapsed_s / 10)
-        self._rate_per_s = weight * self._rate_per_s + (1 - weight) * count / elapsed_s
+        # An average over about ten busy seconds of what was answered; `_weight` is how much of them there has been.
+        decay = math.exp(-elapsed_s / 10)
+        self._rate_per_s = decay * self._rate_per_s + (1 - decay) * count / elapsed_s
+        self._weight = decay * self._weight + 1 - decay

@@ -1,0 +1,155 @@
+"""What a run was: frozen when it starts, compared when it is continued or set beside another.
+
+`setup` is what decides the numbers: questions, method, prompt, policy, search, limits, decoding. `environment` is what may
+explain a difference in speed: versions, machine, concurrency. Two set-ups are compared key by key, so that a message can
+name what differs. Nothing here is secret: policies and searches describe themselves without keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from parallelsearch.errors import DataError, UsageError
+
+MANIFEST_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+_PACKAGES = ("parallelsearch", "numpy", "bm25s", "httpx", "torch", "transformers", "peft", "faiss-cpu")
+
+
+@dataclass(slots=True)
+class Manifest:
+    """The frozen description of one run."""
+
+    setup: dict[str, Any]
+    environment: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    created: str = ""
+    resumed: list[dict[str, Any]] = field(default_factory=list)
+    """One entry for each time the run was continued: when, and what of the environment differed."""
+    version: int = MANIFEST_VERSION
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / MANIFEST_FILE, self.to_dict())
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One key that two set-ups do not share."""
+
+    key: str
+    first: Any
+    second: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: {_short(self.first)} against {_short(self.second)}"
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "(nothing)"
+
+
+MISSING = _Missing()
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[Difference]:
+    """Every leaf that differs, with its dotted key, in order of the key."""
+    found: list[Difference] = []
+    for key in sorted({*first, *second}):
+        a, b = first.get(key, MISSING), second.get(key, MISSING)
+        name = f"{prefix}{key}"
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differences(a, b, f"{name}.")
+        elif a != b:
+            found.append(Difference(name, a, b))
+    return found
+
+
+def describe_machine() -> dict[str, Any]:
+    """What may explain a difference in speed. No names of hosts or users."""
+    return {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": _cpu(),
+        "versions": versions(),
+    }
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def versions(packages: Iterable[str] = _PACKAGES) -> dict[str, str]:
+    """Of the packages that are installed; none of them is imported for it."""
+    found: dict[str, str] = {}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def hash_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON will give it back, so that a fresh manifest equals one that was read."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
+    path = Path(folder) / MANIFEST_FILE
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(
+            f"'{folder}' is not a run folder: it has no {MANIFEST_FILE}. Make one with: parallelsearch eval --out {folder}"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise DataError(str(path), None, f"cannot be read ({error})") from error
+    if not isinstance(record, dict) or not isinstance(record.get("setup"), dict):
+        raise DataError(str(path), None, "is not the manifest of a run")
+    if record.get("version") != MANIFEST_VERSION:
+        raise DataError(
+            str(path), None, f"has version {record.get('version')!r}; this release reads {MANIFEST_VERSION}"
+        )
+    known = {name: record[name] for name in Manifest.__dataclass_fields__ if name in record}
+    return Manifest(**known)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a whole file or none: a reader never sees half of one."""
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def _short(value: Any, limit: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,0 +1,278 @@
+"""The `hf:` policy: a transformers model in this process, with or without a LoRA adapter, on CPU or one GPU.
+
+Token in, token out: ids are kept as they were drawn, the whole last token of a stop string included; the text of a turn is
+their decoding without special tokens; what the environment inserts is encoded once, by itself, with special tokens not
+recognised in it. The work is done by an engine: slots where the model allows it, plain batches elsewhere.
+
+Needs the extra `local`. A trainer passes its own model and tokenizer and calls `reset()` after each weight update.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from parallelsearch.errors import PolicyError, UsageError, nearest, require
+from parallelsearch.grammar import STOP_STRINGS
+from parallelsearch.policy import models
+from parallelsearch.policy.base import Generation, OnText, Policy, Sampling
+from parallelsearch.policy.stops import StopBank, token_bytes
+from parallelsearch.trajectory import Author, Segment
+
+if TYPE_CHECKING:
+    from parallelsearch.policy.engines import Engine
+
+EngineName = Literal["auto", "slot", "batch"]
+DEFAULT_MAX_CONTEXT = 4096
+
+
+class LocalPolicy(Policy):
+    """A model in memory and the engine that runs it."""
+
+    name = "hf"
+    streams = True
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        engine: EngineName = "auto",
+        deterministic: bool = False,
+        max_context: int | None = None,
+        dtype: Any = None,
+        label: str = "in-memory",
+        details: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """`dtype` is what the model computes in, where that differs from how its weights are kept. `options` go to the
+        engine (`max_slots`, `max_batch`, `timeout_s`, ...)."""
+        require("torch", "local")
+        require("transformers", "local")
+        # A peft wrapper keeps the adapter inside the layers of the model it wraps.
+        self.model = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.tokenizer = tokenizer
+        self.label = label
+        # The same passages come back in every sample of a question: count each once.
+        self._count = lru_cache(maxsize=65_536)(lambda text: len(self._encode_untrusted(text)))
+        self._details = details or {}
+        config = self.model.config.get_text_config()
+        limit = int(getattr(config, "max_position_embeddings", None) or DEFAULT_MAX_CONTEXT)
+        if max_context is not None and max_context > limit:
+            raise UsageError(f"max_context={max_context} is more than the {limit} tokens '{label}' was made for")
+        self.max_context: int = max_context or min(limit, DEFAULT_MAX_CONTEXT)
+        self.eos_ids = end_ids(self.model, tokenizer)
+        bank = StopBank(token_bytes(tokenizer, config.vocab_size))
+        bank.start(STOP_STRINGS)
+        self.engine, self._fallback_reason = _make_engine(
+            self.model, bank, self.eos_ids, self.max_context, engine, deterministic, dtype, options
+        )
+
+    @classmethod
+    def from_address(
+        cls, spec: str, *, device: str | None = None, dtype: str | None = None, **options: Any
+    ) -> LocalPolicy:
+        """The policy that `hf:SPEC` names: `BASE` or `BASE+ADAPTER`. Float32 on CPU, bfloat16 on CUDA, unless told."""
+        torch = require("torch", "local")
+        require("transformers", "local")
+        found = models.parse_spec(spec)
+        where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if where.startswith("cuda") and not torch.cuda.is_available():
+            raise UsageError(f"device '{where}' was asked for, but torch sees no CUDA device here; use device 'cpu'")
+        kind = _dtype(torch, dtype or ("bfloat16" if where.startswith("cuda") else "float32"))
+        model, tokenizer = models.load(found, where, kind)
+        details: dict[str, Any] = {"weights": models.quick_hash(found.folder)}
+        if found.adapter is not None:
+            details |= {"adapter": found.adapter.name, "adapter_weights": models.quick_hash(found.adapter)}
+        return cls(model, tokenizer, label=found.name, details=details, **options)
+
+    # ---- text and tokens ---------------------------------------------------------------------------------------------
+
+    def prompt(self, text: str, question: str) -> Segment:
+        """The chat template around the text, ready for the assistant's turn; a tokenizer without one gets it raw."""
+        if getattr(self.tokenizer, "chat_template", None):
+            messages = [{"role": "user", "content": text}]
+            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=False)
+        else:
+            ids = self.tokenizer.encode(text, add_special_tokens=True, split_special_tokens=True)
+        return Segment("prompt", text, [int(i) for i in ids])
+
+    def insert(self, text: str, author: Author) -> Segment:
+        return Segment(author, text, self._encode_untrusted(text))
+
+    def count_tokens(self, text: str) -> int:
+        return self._count(text)
+
+    def _encode_untrusted(self, text: str) -> list[int]:
+        return [int(i) for i in self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)]
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of ids the model drew: special tokens left out, nothing tidied."""
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+    # ---- the protocol ------------------------------------------------------------------------------------------------
+
+    async def generate(
+        self,
+        segments: Sequence[Segment],
+        *,
+        stop: Sequence[str],
+        max_tokens: int,
+        sampling: Sampling,
+        session: str,
+        on_text: OnText | None = None,
+    ) -> Generation:
+        ids = self._ids(segments)
+        if len(ids) >= self.max_context:
+            raise PolicyError(
+                f"the context is full: {len(ids)} tokens, and '{self.label}' takes {self.max_context} here. "
+                "Lower the number of passages (k), the tokens of a turn or the number of turns, or raise max_context"
+            )
+        stream = TextStream(self.decode, on_text) if on_text is not None else None
+        try:
+            output = await self.engine.generate(
+                ids,
+                stop=stop,
+                max_new_tokens=max_tokens,
+                sampling=sampling,
+                key=session,
+                on_tokens=stream.push if stream is not None else None,
+            )
+        finally:
+            if stream is not None:
+                stream.close()
+        text = self.decode(output.token_ids)
+        if stream is not None:
+            stream.finish(text)
+        return Generation(text, output.finish, output.token_ids, output.logprobs, len(output.token_ids))
+
+    def _ids(self, segments: Sequence[Segment]) -> list[int]:
+        ids: list[int] = []
+        for number, segment in enumerate(segments):
+            if segment.token_ids is None:
+                raise PolicyError(
+                    f"segment {number} ('{segment.author}') has no token ids; build it with this policy's prompt() "
+                    "or insert()"
+                )
+            ids += segment.token_ids
+        return ids
+
+    @asynccontextmanager
+    async def session(self, key: str) -> AsyncIterator[str]:
+        self.engine.open_session(key)
+        try:
+            yield key
+        finally:
+            self.engine.close_session(key)
+
+    def reset(self) -> None:
+        """After a weight update: what was computed with the old weights is forgotten. Refused while turns run."""
+        self.engine.reset()
+
+    def describe(self) -> dict[str, Any]:
+        record = {"kind": self.name, "model": self.label, **self._details}
+        record |= {"dtype": str(self.model.dtype).removeprefix("torch."), "device": str(self.model.device)}
+        record |= self.engine.describe()
+        if self._fallback_reason is not None:
+            record["engine_reason"] = self._fallback_reason
+        return record
+
+    async def aclose(self) -> None:
+        await asyncio.to_thread(self.engine.close)
+
+
+class TextStream:
+    """Tokens in, pieces of text out. A piece never ends inside a character, and all pieces together are the final text."""
+
+    def __init__(self, decode: Any, on_text: OnText) -> None:
+        self._decode, self._on_text = decode, on_text
+        self._ids: list[int] = []
+        self._sent = ""
+        self._is_closed = False
+        self._error: Exception | None = None
+
+    def push(self, tokens: list[int]) -> None:
+        if self._is_closed or self._error is not None:
+            return
+        self._ids += tokens
+        # An unfinished character decodes to replacement signs at the end: they wait for the rest of it.
+        self._send(self._decode(self._ids).rstrip("\ufffd"))
+
+    def _send(self, text: str) -> None:
+        if len(text) > len(self._sent) and text.startswith(self._sent):
+            piece, self._sent = text[len(self._sent) :], text
+            try:
+                self._on_text(piece)
+            except Exception as error:
+                self._error = error
+
+    def close(self) -> None:
+        """Nothing is sent from here on but by `finish`."""
+        self._is_closed = True
+
+    def finish(self, text: str) -> None:
+        """Send what is left of the final text; raise what the receiver had raised on the way."""
+        if self._error is None:
+            self._send(text)
+        if self._error is not None:
+            raise self._error
+
+
+def end_ids(model: Any, tokenizer: Any) -> list[int]:
+    """Ids that end a turn: those of the generation config, the tokenizer's, and the end mark its chat template writes."""
+    found: set[int] = set()
+    for source in (getattr(model, "generation_config", None), model.config, tokenizer):
+        value = getattr(source, "eos_token_id", None)
+        found |= set(value) if isinstance(value, (list, tuple)) else {value} if value is not None else set()
+    vocabulary = tokenizer.get_vocab()
+    if models.END_OF_TURN in vocabulary and models.END_OF_TURN in (getattr(tokenizer, "chat_template", None) or ""):
+        found.add(vocabulary[models.END_OF_TURN])
+    return sorted(int(i) for i in found)
+
+
+def _make_engine(
+    model: Any,
+    bank: StopBank,
+    eos_ids: list[int],
+    max_context: int,
+    wanted: EngineName,
+    deterministic: bool,
+    dtype: Any,
+    options: dict[str, Any],
+) -> tuple[Engine, str | None]:
+    """The engine, and why it is not the slot engine where that was hoped for."""
+    from parallelsearch.policy.batch_engine import BatchEngine
+    from parallelsearch.policy.slot_engine import SlotEngine, why_not
+
+    if wanted not in ("auto", "slot", "batch"):
+        raise UsageError(f"unknown engine '{wanted}'; there are auto, slot and batch")
+    reason = why_not(model)
+    if wanted == "slot" and reason is not None:
+        raise UsageError(f"the slot engine cannot run this model: {reason}; use engine 'batch'")
+    kind: type[Engine] = BatchEngine if wanted == "batch" or reason is not None else SlotEngine
+    own, both = _option_names(kind), _option_names(BatchEngine) | _option_names(SlotEngine)
+    for name in options:
+        if name not in (both if wanted == "auto" else own):
+            raise UsageError(f"the {kind.name} engine has no option '{name}'.{nearest(name, own)}")
+    # Where the choice was left open, options of the engine that was not taken do not matter.
+    taken = {name: value for name, value in options.items() if name in own}
+    engine = kind(model, bank, eos_ids, max_context, deterministic=deterministic, dtype=dtype, **taken)
+    return engine, reason if wanted == "auto" else None
+
+
+def _option_names(engine: type[Engine]) -> set[str]:
+    fixed = {"self", "model", "bank", "eos_ids", "max_context", "deterministic", "dtype"}
+    return set(inspect.signature(engine.__init__).parameters) - fixed
+
+
+def _dtype(torch: Any, name: str) -> Any:
+    known = ("float32", "bfloat16", "float16")
+    if name not in known:
+        raise UsageError(f"unknown dtype '{name}'; there are {', '.join(known)}")
+    return getattr(torch, name)

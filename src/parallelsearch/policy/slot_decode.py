@@ -1,0 +1,295 @@
+"""The device side of the slot engine: each slot's state as tensors, a prefill, and one decode step for all slots.
+
+`_step` holds no Python decision that depends on data, so that on CUDA it is captured once for each (slots, keys read,
+kind of draw) as a graph and replayed; elsewhere the same function is called plainly. All state lives in tensors with
+fixed addresses and is changed in place; weights must be updated in place too. What moves (cache growth, new stop tables,
+new weight addresses) drops the graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parallelsearch.policy import draw
+from parallelsearch.policy.slot_cache import SlotCache, attention, choose_attention, register_attention
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A request that takes a slot: what it feeds and how it draws."""
+
+    slot: int
+    ids: list[int]
+    num_cached: int
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+    start_state: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What some steps gave, on the host: for each slot its new tokens, their log-probabilities, and its code."""
+
+    tokens: list[list[int]]
+    logprobs: list[list[float]]
+    codes: list[int]
+
+
+class SlotDecoder:
+    """Runs the model over slots. Knows nothing of requests, sessions or threads."""
+
+    def __init__(
+        self,
+        model: Any,
+        endings: draw.Endings,
+        *,
+        max_slots: int,
+        max_window: int,
+        dtype: torch.dtype,
+        use_graphs: bool | None = None,
+    ) -> None:
+        register_attention()
+        self.model, self.endings, self.dtype = model, endings, dtype
+        self.device: torch.device = model.device
+        config = model.config.get_text_config()
+        self.cache = SlotCache(config, dtype, self.device)
+        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.attention = choose_attention(
+            config.num_attention_heads, config.num_key_value_heads, dim, dtype, self.device
+        )
+        self.use_graphs = self.device.type == "cuda" if use_graphs is None else use_graphs
+        self.max_window = max_window
+
+        def column(value: float, dtype: torch.dtype) -> Tensor:
+            return torch.full((max_slots,), value, dtype=dtype, device=self.device)
+
+        self.tokens, self.lengths = column(0, torch.long), column(0, torch.long)
+        self.counts, self.max_new = column(0, torch.long), column(0, torch.long)
+        self.states, self.codes = column(0, torch.long), column(draw.VACANT, torch.long)
+        self.temperature, self.top_p = column(0, torch.float32), column(1, torch.float32)
+        self.seed_low, self.seed_high = column(0, torch.long), column(0, torch.long)
+        self.window_index = torch.zeros(1, dtype=torch.long, device=self.device)
+        self.out_tokens = torch.zeros((max_slots, max_window), dtype=torch.long, device=self.device)
+        self.out_logprobs = torch.zeros((max_slots, max_window), dtype=torch.float32, device=self.device)
+        self._columns = torch.zeros(0, dtype=torch.long, device=self.device)
+        self._graphs: dict[tuple[int, int, bool, bool], torch.cuda.CUDAGraph] = {}
+        self._weights: tuple[int, ...] = ()
+
+    # ---- memory ------------------------------------------------------------------------------------------------------
+
+    def reserve(self, slots: int, length: int) -> None:
+        if self.cache.reserve(slots, length):
+            self._columns = torch.arange(self.cache.length, device=self.device)
+            self._graphs.clear()
+
+    def refresh(self) -> None:
+        """Before work: new stop tables to the device."""
+        if self.endings.refresh():
+            self._graphs.clear()
+
+    def check_weights(self) -> None:
+        """After a weight update: a graph reads the old addresses, so a swapped tensor drops it."""
+        weights = tuple(parameter.data_ptr() for parameter in self.model.parameters())
+        if weights != self._weights:
+            self._graphs.clear()
+            self._weights = weights
+
+    def vacate(self, slots: Iterable[int]) -> None:
+        self.codes[list(slots)] = draw.VACANT
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """A running row changes its slot."""
+        self.cache.copy_rows([source], [target], length)
+        for column in self._columns_of_state():
+            column[target] = column[source].clone()
+        self.codes[source] = draw.VACANT
+
+    def _columns_of_state(self) -> tuple[Tensor, ...]:
+        return (
+            self.tokens,
+            self.lengths,
+            self.counts,
+            self.max_new,
+            self.states,
+            self.codes,
+            self.temperature,
+            self.top_p,
+            self.seed_low,
+            self.seed_high,
+        )
+
+    # ---- the model ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _ready(self) -> Iterator[None]:
+        """No gradients, the slot attention, and autocast where the weights are kept in another type."""
+        needs_cast = self.model.dtype != self.dtype
+        with (
+            torch.no_grad(),
+            torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext(),
+            attention(self.model, self.attention),
+            # Inside a graph the cast weights must be computed anew each time, or they would be those of the capture.
+            torch.autocast(self.device.type, dtype=self.dtype, enabled=needs_cast, cache_enabled=False),
+        ):
+            yield
+
+    def _hidden(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: SlotCache) -> Tensor:
+        output = self.model.model(
+            input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
+        )
+        hidden: Tensor = output.last_hidden_state
+        return hidden
+
+    # ---- prefill -----------------------------------------------------------------------------------------------------
+
+    def prefill(self, rows: Sequence[Row], copies: Sequence[Sequence[Row]]) -> Window:
+        """Feed each row's new tokens and draw its first token. `copies[i]` have the same ids as `rows[i]` and an empty
+        slot: they get its keys and values, and draw for themselves. The window lists rows, then all copies in order."""
+        everyone = [*rows, *(copy for group in copies for copy in group)]
+        width = max(len(row.ids) - row.num_cached for row in rows)
+        is_fresh = all(row.num_cached == 0 for row in rows)
+        kv_length = min(_round_up(max(len(row.ids) for row in rows), 64), self.cache.length)
+        ids = torch.zeros((len(rows), width), dtype=torch.long)
+        positions = torch.full((len(rows), width), self.cache.bin, dtype=torch.long)
+        last = torch.zeros(len(rows), dtype=torch.long)
+        for number, row in enumerate(rows):
+            count = len(row.ids) - row.num_cached
+            ids[number, :count] = torch.tensor(row.ids[row.num_cached :])
+            positions[number, :count] = torch.arange(row.num_cached, len(row.ids))
+            last[number] = count - 1
+        slots = torch.tensor([row.slot for row in rows], device=self.device)
+        positions, last = positions.to(self.device), last.to(self.device)
+        mask = (
+            torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self.device)
+            if is_fresh
+            else (self._columns[:kv_length] <= positions[:, :, None])[:, None]
+        )
+        with self._ready():
+            hidden = self._hidden(
+                ids.to(self.device),
+                positions.clamp(max=self.cache.length - 1),
+                mask,
+                self.cache.for_prefill(slots, positions, kv_length, is_fresh),
+            )
+            logits = self.model.lm_head(hidden[torch.arange(len(rows), device=self.device), last])
+            sources = [i for i, group in enumerate(copies) for _ in group]
+            if sources:
+                targets = [copy.slot for group in copies for copy in group]
+                self.cache.copy_rows([rows[i].slot for i in sources], targets, max(len(rows[i].ids) for i in sources))
+                logits = torch.cat([logits, logits[sources]])
+            return self._first_tokens(everyone, logits)
+
+    def _first_tokens(self, rows: Sequence[Row], logits: Tensor) -> Window:
+        slots = torch.tensor([row.slot for row in rows], device=self.device)
+
+        def put(column: Tensor, values: Iterable[float]) -> None:
+            column[slots] = torch.tensor(list(values), dtype=column.dtype, device=self.device)
+
+        words = [draw.seed_words(row.seed) for row in rows]
+        put(self.seed_low, (word[0] for word in words))
+        put(self.seed_high, (word[1] for word in words))
+        put(self.temperature, (row.temperature for row in rows))
+        put(self.top_p, (row.top_p for row in rows))
+        put(self.max_new, (row.max_new_tokens for row in rows))
+        put(self.lengths, (len(row.ids) for row in rows))
+        put(self.states, (row.start_state for row in rows))
+        self.counts[slots] = 1
+        has_noise, has_cut = any(row.temperature > 0 for row in rows), any(row.top_p < 1 for row in rows)
+        keys = draw.row_keys(self.seed_low[slots], self.seed_high[slots], self.lengths[slots])
+        tokens, logprobs = self._choose(
+            logits, self.temperature[slots], self.top_p[slots] if has_cut else None, keys if has_noise else None
+        )
+        states, codes = self.endings.advance(self.states[slots], tokens, self.counts[slots], self.max_new[slots])
+        self.tokens[slots], self.states[slots], self.codes[slots] = tokens, states, codes
+        return Window(tokens[:, None].tolist(), logprobs[:, None].tolist(), codes.tolist())
+
+    def _choose(
+        self, logits: Tensor, temperature: Tensor, top_p: Tensor | None, keys: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        logprobs = draw.log_probs(logits, temperature)
+        tokens = draw.choice_scores(logprobs, temperature, top_p, keys).argmax(dim=-1)
+        return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
+
+    # ---- decode ------------------------------------------------------------------------------------------------------
+
+    def decode(self, num_slots: int, kv_length: int, num_steps: int, has_noise: bool, has_cut: bool) -> Window:
+        """Some steps for the first `num_slots` slots; then everything new comes to the host in one go."""
+        before = self.counts[:num_slots].clone()
+        self.window_index.zero_()
+        key = (num_slots, kv_length, has_noise, has_cut)
+        with self._ready():
+            if self.use_graphs:
+                graph = self._graphs.get(key) or self._capture(key)
+                for _ in range(num_steps):
+                    graph.replay()
+            else:
+                for _ in range(num_steps):
+                    self._step(*key)
+        new = (self.counts[:num_slots] - before).tolist()
+        tokens, logprobs = self.out_tokens[:num_slots].tolist(), self.out_logprobs[:num_slots].tolist()
+        return Window(
+            [row[:count] for row, count in zip(tokens, new, strict=True)],
+            [row[:count] for row, count in zip(logprobs, new, strict=True)],
+            self.codes[:num_slots].tolist(),
+        )
+
+    def _step(self, num_slots: int, kv_length: int, has_noise: bool, has_cut: bool) -> None:
+        """One token for every slot that runs. Tensors only: this is what a CUDA graph holds."""
+        rows = slice(0, num_slots)
+        runs = self.codes[rows] == draw.RUNNING
+        positions = torch.where(runs, self.lengths[rows], self.cache.bin)
+        mask = (self._columns[:kv_length] <= positions[:, None])[:, None, None]
+        hidden = self._hidden(
+            self.tokens[rows, None],
+            positions.clamp(max=self.cache.length - 1)[:, None],
+            mask,
+            self.cache.for_decode(positions, kv_length),
+        )
+        keys = draw.row_keys(self.seed_low[rows], self.seed_high[rows], positions + 1) if has_noise else None
+        tokens, logprobs = self._choose(
+            self.model.lm_head(hidden[:, 0]), self.temperature[rows], self.top_p[rows] if has_cut else None, keys
+        )
+        self.out_tokens[rows].index_copy_(1, self.window_index, tokens[:, None])
+        self.out_logprobs[rows].index_copy_(1, self.window_index, logprobs[:, None])
+        self.counts[rows] += runs
+        states, codes = self.endings.advance(self.states[rows], tokens, self.counts[rows], self.max_new[rows])
+        self.states[rows] = torch.where(runs, states, self.states[rows])
+        self.codes[rows] = torch.where(runs, codes, self.codes[rows])
+        self.lengths[rows] += runs
+        self.tokens[rows] = torch.where(runs, tokens, self.tokens[rows])
+        self.window_index += 1
+
+    def _capture(self, key: tuple[int, int, bool, bool]) -> torch.cuda.CUDAGraph:
+        """Warm up on a side stream with every row idle, so that nothing changes, then record one step."""
+        codes, index = self.codes.clone(), self.window_index.clone()
+        self.codes.fill_(draw.VACANT)
+        self.window_index.zero_()
+        stream = torch.cuda.Stream(device=self.device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            self._step(*key)
+            self.window_index.zero_()
+            self._step(*key)
+            self.window_index.zero_()
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        pool = next(iter(self._graphs.values())).pool() if self._graphs else None
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may use the device meanwhile (a dense search, say): only this thread's calls are recorded.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            self._step(*key)
+        self.codes.copy_(codes)
+        self.window_index.copy_(index)
+        self._graphs[key] = graph
+        return graph
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step

@@ -1,0 +1,155 @@
+"""Exact nearest neighbours by matrix products in chunks, with a running top-k; on the CPU or spread over GPUs.
+
+Stored vectors may be float32, float16 or int8 with one scale a vector (`value = code * scale`, scale = largest magnitude
+/ 127: it needs no second pass over the corpus, so a build can stream). Every chunk becomes float32 before the product, so
+the score is exact for what is stored. On the CPU the vectors stay a memory map; on GPUs each holds its share of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from parallelsearch.errors import UsageError, require
+from parallelsearch.retrieval.encoder import Vectors
+
+DTYPES = ("float32", "float16", "int8")
+Rows = npt.NDArray[np.int64]
+
+# What one chunk may need beside the vectors: its scores, and its rows as float32 if they are stored smaller. Large chunks
+# mean few starts of the thread pool, which is what costs on a busy machine.
+CHUNK_SCORES = 1 << 23
+CHUNK_FLOATS = 1 << 26
+LOAD_ROWS = 1 << 18
+
+
+class VectorSearcher(Protocol):
+    """Finds the nearest rows. Rows that do not exist (fewer than k found) are -1."""
+
+    def search(self, queries: Vectors, k: int) -> tuple[Vectors, Rows]: ...
+
+
+def check_dtype(dtype: str) -> str:
+    if dtype not in DTYPES:
+        raise UsageError(f"vectors cannot be kept as '{dtype}'; known are {', '.join(DTYPES)}")
+    return dtype
+
+
+def quantize(vectors: Vectors) -> tuple[npt.NDArray[np.int8], Vectors]:
+    """int8 codes and one scale a vector."""
+    scales = np.maximum(np.abs(vectors).max(axis=1), 1e-12).astype(np.float32) / np.float32(127)
+    return np.rint(vectors / scales[:, None]).astype(np.int8), scales
+
+
+def decode(vectors: npt.NDArray[Any], scales: Vectors | None, rows: slice | npt.NDArray[np.int64]) -> Vectors:
+    """Some stored rows as float32."""
+    found = np.asarray(vectors[rows], np.float32)
+    return found if scales is None else found * scales[rows][:, None]
+
+
+class ExactSearcher:
+    """Compares a query with every row. `vectors` is rows x dim; `scales` belongs to int8."""
+
+    def __init__(
+        self,
+        vectors: npt.NDArray[Any],
+        scales: Vectors | None = None,
+        *,
+        devices: Sequence[str] = ("cpu",),
+        chunk_rows: int | None = None,
+        gpu_dtype: str | None = None,
+    ) -> None:
+        """`gpu_dtype`: keep float vectors on a GPU as this instead of as they are stored."""
+        if (vectors.dtype == np.int8) != (scales is not None):
+            raise UsageError("int8 vectors need their scales, and only they do")
+        self.num_rows, self.dim = vectors.shape
+        self._torch: Any = require("torch", "dense")
+        self._shards: list[_Shard] = []
+        bounds = np.linspace(0, self.num_rows, len(devices) + 1).astype(int)
+        for device, start, end in zip(devices, bounds[:-1], bounds[1:], strict=True):
+            if end > start:
+                part = None if scales is None else scales[start:end]
+                self._shards.append(
+                    _Shard(self._torch, vectors[start:end], part, device, int(start), chunk_rows, gpu_dtype)
+                )
+
+    def search(self, queries: Vectors, k: int) -> tuple[Vectors, Rows]:
+        """The `k` best rows of each query, best first; equal scores in the order of the rows."""
+        k = min(k, self.num_rows)
+        if k == 0 or len(queries) == 0:
+            return np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64)
+        torch = self._torch
+        with torch.inference_mode():
+            # Work on a GPU is queued without waiting, so several shards run at the same time.
+            found = [
+                shard.top(torch.from_numpy(np.ascontiguousarray(queries, np.float32)), k) for shard in self._shards
+            ]
+            scores = np.concatenate([part.cpu().numpy() for part, _ in found], axis=1)
+            rows = np.concatenate([part.cpu().numpy() for _, part in found], axis=1)
+        order = np.lexsort((rows, -scores), axis=1)[:, :k]
+        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
+
+
+class _Shard:
+    """Some of the rows, on one device."""
+
+    def __init__(
+        self,
+        torch: Any,
+        vectors: npt.NDArray[Any],
+        scales: Vectors | None,
+        device: str,
+        first_row: int,
+        chunk_rows: int | None,
+        gpu_dtype: str | None,
+    ) -> None:
+        self._torch, self._first_row, self.device = torch, first_row, device
+        self._chunk_rows = chunk_rows
+        if device == "cpu":
+            self._vectors = torch.from_numpy(vectors)
+            self._scales = None if scales is None else torch.from_numpy(scales)
+            return
+        self._scales = None if scales is None else torch.from_numpy(np.array(scales)).to(device)
+        kept_as = getattr(torch, gpu_dtype if gpu_dtype and scales is None else vectors.dtype.name)
+        self._vectors = torch.empty(vectors.shape, dtype=kept_as, device=device)
+        # Piece by piece, through a copy: the main memory never holds the whole, and a ready-made file may be unaligned.
+        for start in range(0, len(vectors), LOAD_ROWS):
+            rows = slice(start, start + LOAD_ROWS)
+            self._vectors[rows].copy_(torch.from_numpy(np.array(vectors[rows])))
+
+    def top(self, queries: Any, k: int) -> tuple[Any, Any]:
+        torch = self._torch
+        queries = queries.to(self.device)
+        best_scores: list[Any] = []
+        best_rows: list[Any] = []
+        for start, scores in self._chunks(queries):
+            top_scores, top_rows = scores.topk(min(k, scores.shape[1]), dim=1)
+            best_scores.append(top_scores)
+            best_rows.append(top_rows + (self._first_row + start))
+        all_scores, all_rows = torch.cat(best_scores, 1), torch.cat(best_rows, 1)
+        top_scores, places = all_scores.topk(min(k, all_scores.shape[1]), dim=1)
+        return top_scores, all_rows.gather(1, places)
+
+    def _chunks(self, queries: Any) -> Iterator[tuple[int, Any]]:
+        """The first row of each chunk, and its scores: queries x rows."""
+        # Measured on 2 CPU cores, 305k x 384: rows @ queries is 1.5 to 3 times as fast as queries @ rows for up to 64
+        # queries; one query alone takes torch's slow matrix-vector path, and numpy's takes 40% of the time.
+        is_numpy_faster = len(queries) == 1 and self.device == "cpu"
+        right = queries.T.contiguous()
+        most = CHUNK_SCORES // len(queries)
+        if self._vectors.dtype != self._torch.float32:
+            most = min(most, CHUNK_FLOATS // self._vectors.shape[1])
+        step = self._chunk_rows or max(1024, most)
+        for start in range(0, len(self._vectors), step):
+            rows = slice(start, start + step)
+            chunk = self._vectors[rows].float()
+            if is_numpy_faster:
+                scores = self._torch.from_numpy(chunk.numpy() @ queries[0].numpy())[None]
+            else:
+                scores = (chunk @ right).T.contiguous()
+            if self._scales is not None:
+                scores *= self._scales[rows]
+            yield start, scores

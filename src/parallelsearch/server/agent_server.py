@@ -1,0 +1,304 @@
+"""The agent over HTTP: `/v1/chat/completions` and `/v1/models` for any OpenAI client, a page at `/`, MCP tools at `/mcp`.
+
+A question is a task that lives as long as somebody waits for it: who leaves, cancels it, searches included. A streamed
+answer carries the thought as `reasoning_content`, the answer as `content` (whole, once it is certain and its citations are
+checked) and what happens as events beside them. The page is a few files held in memory; nothing else can be fetched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
+from importlib.metadata import version
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, TextIO
+
+from parallelsearch.demo import DemoPolicy
+from parallelsearch.errors import require
+from parallelsearch.policy.base import Policy
+from parallelsearch.retrieval.http_client import is_loopback
+from parallelsearch.search import Search
+from parallelsearch.server import chat_api
+from parallelsearch.server.answering import GRACE_S, AgentSettings, Answering
+from parallelsearch.server.chat_api import AskOptions, ChatRequest, read_chat_request
+from parallelsearch.server.chatting import Chat, json_response
+from parallelsearch.server.limits import TOKEN_ENV, RefusalError, is_authorized
+from parallelsearch.server.search_server import body_of, serve_app
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+PAGE_FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/lane.js": ("lane.js", "text/javascript; charset=utf-8"),
+    "/waterfall.js": ("waterfall.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+_EXAMPLES_OF_EACH_KIND = 2
+
+
+def create_agent_app(
+    policy: Policy,
+    search: Search,
+    settings: AgentSettings | None = None,
+    *,
+    sequential_policy: Policy | None = None,
+) -> Starlette:
+    """The application. It closes policy and search when it shuts down. `sequential_policy` answers where one search at a
+    time is asked for; without it the same policy does (the demo policy, which only replays, has a twin for that)."""
+    require("starlette", "serve")
+    require("prometheus_client", "serve")
+    from starlette.applications import Starlette
+    from starlette.routing import BaseRoute, Route
+
+    settings = settings or AgentSettings()
+    if sequential_policy is None and isinstance(policy, DemoPolicy):
+        sequential_policy = DemoPolicy(sequential=True)
+    answering = Answering(policy, search, settings, sequential_policy=sequential_policy)
+    server = _Handlers(answering)
+    routes: list[BaseRoute] = [
+        Route("/v1/chat/completions", server.chat, methods=["POST"]),
+        Route("/v1/models", server.models),
+        Route("/v1/models/{model}", server.model),
+        Route("/health", server.health),
+        Route("/metrics", server.metrics_text),
+        Route("/page.json", server.page_facts),
+        Route("/openapi.json", server.openapi),
+        *(Route(path, server.page_file(name, kind)) for path, (name, kind) in PAGE_FILES.items()),
+    ]
+    mcp_app: Any = None
+    if importlib.util.find_spec("mcp") is not None:
+        from parallelsearch.server.mcp_server import TokenGate, create_mcp_server
+
+        mcp_app = create_mcp_server(search, settings=settings, answering=answering).streamable_http_app(
+            json_response=True,
+            stateless_http=True,
+            max_request_body_size=settings.max_body_bytes,
+            host=settings.host,
+        )
+        routes.append(Route("/mcp", TokenGate(mcp_app, settings.token)))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(answering.aclose)
+            if mcp_app is not None:
+                await stack.enter_async_context(mcp_app.router.lifespan_context(mcp_app))
+            yield
+
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+def run_agent_server(
+    policy: Policy,
+    search: Search,
+    settings: AgentSettings | None = None,
+    *,
+    sequential_policy: Policy | None = None,
+    log_stream: TextIO | None = None,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; then finish the questions that were taken and return."""
+    settings = settings or AgentSettings()
+    settings = replace(settings, shutdown_s=max(settings.shutdown_s, settings.timeout_s + GRACE_S + 1))
+    app = create_agent_app(policy, search, settings, sequential_policy=sequential_policy)
+    serve_app(app, settings, path="/", log_stream=log_stream)
+
+
+# ---- requests --------------------------------------------------------------------------------------------------------
+
+
+class _Handlers:
+    """The endpoints of one server."""
+
+    def __init__(self, answering: Answering) -> None:
+        from parallelsearch.server.agent_metrics import AgentMetrics
+
+        self.answering, self.settings = answering, answering.settings
+        self.metrics = AgentMetrics(answering.search, answering.pending)
+        self.created = int(time.time())
+        self.started_s = time.monotonic()
+        name = self.settings.model_name
+        self.model_names = (name, name + chat_api.SEQUENTIAL_SUFFIX)
+        self._page = files("parallelsearch.server") / "page"
+
+    async def chat(self, request: Request) -> Response:
+        work = Chat(self.answering, self.metrics)
+        try:
+            self.check(request)
+            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":  # another site's page can send a form without asking, but not this
+                raise RefusalError(415, f"send Content-Type: application/json, not {kind[:80]!r}")
+            body = await body_of(request, self.settings, "shorten the conversation")
+            asked = self.known_model(read_chat_request(body, self.settings.chat))
+            limits = self.answering.limits_for(asked.options, asked.body.max_completion_tokens or asked.body.max_tokens)
+            if asked.body.stream:
+                return work.streamed(asked, limits)
+            return await work.whole(asked, limits, request.receive)
+        except RefusalError as error:
+            work.end(error.status, refusal=str(error))
+            return _refused(error)
+
+    def check(self, request: Request) -> None:
+        """`RefusalError` for a name the server does not go by, or a missing token."""
+        if not self.is_own_name(request.headers.get("host", "")):
+            raise RefusalError(421, "this server does not go by that name; see allowed_hosts")
+        if not is_authorized(request.headers.get("authorization"), self.settings.token):
+            raise RefusalError(401, f"a bearer token is needed: Authorization: Bearer <the value of {TOKEN_ENV}>")
+
+    def is_own_name(self, host: str) -> bool:
+        """Whether a page of another site may have rebound its name to this machine: not with the names allowed here."""
+        name = (host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host).strip("[]").lower()
+        if self.settings.allowed_hosts:
+            return name in self.settings.allowed_hosts
+        return not is_loopback(self.settings.host) or name in ("", "localhost") or is_loopback(name)
+
+    def known_model(self, asked: ChatRequest) -> ChatRequest:
+        plain, sequential = self.model_names
+        if asked.body.model not in self.model_names:
+            raise RefusalError(404, f"there is no model {asked.body.model[:80]!r} here; ask for {plain!r}")
+        if asked.body.model == sequential:
+            return replace(asked, options=asked.options.model_copy(update={"sequential": True}))
+        return asked
+
+    async def models(self, request: Request) -> Response:
+        data = [chat_api.model_object(name, self.created) for name in self.model_names]
+        return self.guarded(request, lambda: {"object": "list", "data": data})
+
+    async def model(self, request: Request) -> Response:
+        def one() -> dict[str, Any]:
+            if (name := request.path_params["model"]) not in self.model_names:
+                raise RefusalError(404, f"there is no model {name[:80]!r} here")
+            return chat_api.model_object(name, self.created)
+
+        return self.guarded(request, one)
+
+    async def health(self, request: Request) -> Response:
+        state: dict[str, Any] = {"status": "ok", "uptime_s": round(time.monotonic() - self.started_s, 1)}
+        if is_authorized(request.headers.get("authorization"), self.settings.token):
+            state |= {
+                "pending_questions": self.answering.pending.num_pending,
+                "policy": self.answering.policy.describe(),
+                "search": self.answering.search.describe(),
+                "version": version("parallelsearch"),
+            }
+        return json_response(state)
+
+    async def metrics_text(self, request: Request) -> Response:
+        from starlette.responses import Response
+
+        from parallelsearch.server.metrics import CONTENT_TYPE
+
+        try:
+            self.check(request)
+        except RefusalError as error:
+            return _refused(error)
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE)
+
+    async def page_facts(self, request: Request) -> Response:
+        """What the page needs to know: example questions, who answers, the limits."""
+        settings = self.settings
+        return self.guarded(
+            request,
+            lambda: {
+                "model": settings.model_name,
+                "policy": self.answering.policy.name,
+                "search": self.answering.search.retriever.name,
+                "k": min(self.answering.search.k, settings.max_k),
+                "max_k": settings.max_k,
+                "max_turns": settings.max_turns,
+                "default_max_turns": settings.limits.max_turns,
+                "max_question_chars": settings.chat.max_question_chars,
+                "examples": list(settings.examples) or _demo_examples(),
+            },
+        )
+
+    async def openapi(self, request: Request) -> Response:
+        return self.guarded(request, _openapi)
+
+    def guarded(self, request: Request, make: Callable[[], Any]) -> Response:
+        try:
+            self.check(request)
+            return json_response(make())
+        except RefusalError as error:
+            return _refused(error)
+
+    def page_file(self, name: str, kind: str) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        content = (self._page / name).read_bytes()
+
+        async def send(request: Request) -> Response:
+            from starlette.responses import Response
+
+            if not self.is_own_name(request.headers.get("host", "")):
+                return _refused(RefusalError(421, "this server does not go by that name; see allowed_hosts"))
+            return Response(content, headers={**PAGE_HEADERS, "Content-Type": kind})
+
+        return send
+
+
+# ---- answers ----------------------------------------------------------------------------------------------------------
+
+
+def _refused(error: RefusalError) -> Response:
+    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(error.retry_after_s)
+    return json_response(chat_api.error_body(error.status, str(error)), error.status, headers)
+
+
+def _demo_examples() -> list[str]:
+    """A few demo questions of each kind."""
+    from parallelsearch.data import demo_questions
+
+    chosen: dict[str | None, list[str]] = {}
+    for question in demo_questions():
+        of_kind = chosen.setdefault(question.kind, [])
+        if len(of_kind) < _EXAMPLES_OF_EACH_KIND:
+            of_kind.append(question.question)
+    return [question for questions in chosen.values() for question in questions]
+
+
+def _openapi() -> dict[str, Any]:
+    """The chat endpoint for programs that read OpenAPI; the answer is OpenAI's, with one more field."""
+    schema = chat_api.ChatBody.model_json_schema(ref_template="#/components/schemas/{model}")
+    parts = schema.pop("$defs", {})
+    body = {"required": True, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ChatBody"}}}}
+    said = {"application/json": {"schema": {"type": "object"}}}
+    ok = {
+        "200": {"description": "the answer", "content": {**said, "text/event-stream": {"schema": {"type": "string"}}}}
+    }
+    refused = {
+        status: {"description": what, "content": said}
+        for status, what in {
+            "400": "not JSON", "401": "a token is needed", "404": "no such model", "413": "the body is too long",
+            "415": "not application/json", "422": "refused, and why", "429": "full; see Retry-After",
+            "500": "the policy broke", "502": "the policy failed", "504": "the policy did not come back",
+        }.items()
+    }  # fmt: skip
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "parallelsearch agent", "version": version("parallelsearch")},
+        "paths": {
+            "/v1/chat/completions": {"post": {"requestBody": body, "responses": {**ok, **refused}}},
+            "/v1/models": {"get": {"responses": {"200": {"description": "the models", "content": said}}}},
+        },
+        "components": {"schemas": {**parts, "ChatBody": schema}},
+    }
+
+
+__all__ = ["AgentSettings", "AskOptions", "create_agent_app", "run_agent_server"]

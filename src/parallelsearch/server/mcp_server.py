@@ -1,0 +1,245 @@
+"""Our search as MCP tools: `search` for one query, `search_batch` for many, over stdio or streamable HTTP; with an agent
+also `answer`, which takes a question and comes back with its answer and what that rests on.
+
+A batch answers in the order of its queries, one entry each, with an error in the place of a query that failed; so a model
+that splits a question gets every part in one call. The concurrent work is `Search`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from parallelsearch.errors import require
+from parallelsearch.search import Found, Search
+from parallelsearch.server.limits import RefusalError, ServerSettings, is_authorized
+from parallelsearch.server.search_server import serve_app
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+    from parallelsearch.server.answering import Answering
+
+_INSTRUCTIONS = (
+    "Find passages of text. Split a question into independent queries and send them together with search_batch: "
+    "they run at the same time and come back in order."
+)
+
+
+class FoundPassage(BaseModel):
+    """One hit."""
+
+    id: str
+    title: str
+    text: str
+    url: str | None
+    date: str | None
+    score: float
+    rank: int
+
+
+class SearchAnswer(BaseModel):
+    """What one query came to: its hits, or why there are none."""
+
+    query: str
+    hits: list[FoundPassage]
+    error: str | None
+
+
+class BatchAnswer(BaseModel):
+    """One entry for each query, in order."""
+
+    results: list[SearchAnswer]
+
+
+class CitedPassage(BaseModel):
+    """A passage the answer rests on: its number was written by the model, or it holds the answer's words."""
+
+    number: int
+    id: str
+    title: str
+    text: str
+    url: str | None
+    basis: str
+
+
+class AgentAnswer(BaseModel):
+    """The answer to a question, or a sentence that says why there is none."""
+
+    answer: str
+    abstained: str | None
+    citations: list[CitedPassage]
+    num_llm_calls: int
+    num_searches: int
+    num_subqueries: int
+    elapsed_s: float
+
+
+def create_mcp_server(
+    search: Search, *, settings: ServerSettings | None = None, answering: Answering | None = None
+) -> MCPServer[None]:
+    """An MCP server with the tools `search` and `search_batch`, and `answer` where there is an agent."""
+    require("mcp", "mcp")
+    from mcp.server import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.types import ToolAnnotations
+
+    limits = settings or ServerSettings()
+    server: MCPServer[None] = MCPServer(
+        "parallelsearch", instructions=_INSTRUCTIONS, version=version("parallelsearch"), log_level="WARNING"
+    )
+    Query = Annotated[str, Field(description="what to look for", max_length=limits.max_query_chars)]
+    Queries = Annotated[
+        list[Query], Field(description="independent queries, run at the same time", max_length=limits.max_queries)
+    ]
+    K = Annotated[int, Field(description="how many passages for each query", ge=1, le=limits.max_k)]
+
+    async def find_one(query: str, k: int = search.k) -> SearchAnswer:
+        found = (await search.search_many([query], k))[0]
+        if found.error is not None:
+            raise ToolError(str(found.error))
+        return _answer(query, found)
+
+    async def find_many(queries: list[str], k: int = search.k) -> BatchAnswer:
+        found = await search.search_many(queries, k)
+        return BatchAnswer(results=[_answer(query, one) for query, one in zip(queries, found, strict=True)])
+
+    # Annotations in this module are strings, and the limits are known only here.
+    find_one.__annotations__ = {"query": Query, "k": K, "return": SearchAnswer}
+    find_many.__annotations__ = {"queries": Queries, "k": K, "return": BatchAnswer}
+    harmless = ToolAnnotations(read_only_hint=True, idempotent_hint=True)
+    server.add_tool(
+        find_one,
+        name="search",
+        description="Find passages for one query.",
+        annotations=harmless,
+        structured_output=True,
+    )
+    server.add_tool(
+        find_many,
+        name="search_batch",
+        description="Find passages for several independent queries at once. The results are in the order of the "
+        "queries; a query that failed has an error in its place.",
+        annotations=harmless,
+        structured_output=True,
+    )
+    if answering is not None:
+        _add_answer_tool(server, answering)
+    return server
+
+
+def _add_answer_tool(server: MCPServer[None], answering: Answering) -> None:
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.types import ToolAnnotations
+
+    from parallelsearch.server.chat_api import AskOptions
+
+    Question = Annotated[
+        str, Field(description="what to find out", min_length=1, max_length=answering.settings.chat.max_question_chars)
+    ]
+
+    async def answer(question: str, sequential: bool = False) -> AgentAnswer:
+        try:
+            with answering.place():
+                # A sentence in place of a missing answer: the caller is a program that would take "" for one.
+                reply = await answering.answer(question, AskOptions(sequential=sequential, abstain=True))
+        except RefusalError as error:
+            raise ToolError(str(error)) from error
+        texts = {source.number: source.text for source in reply.sources}
+        trajectory = reply.trajectory
+        return AgentAnswer(
+            answer=reply.content,
+            abstained=reply.abstained,
+            citations=[
+                CitedPassage(text=texts[citation.number], **dataclasses.asdict(citation))
+                for citation in reply.citations
+            ],
+            num_llm_calls=trajectory.num_llm_calls,
+            num_searches=trajectory.num_searches,
+            num_subqueries=trajectory.num_subqueries,
+            elapsed_s=round(trajectory.elapsed_s or 0.0, 4),
+        )
+
+    Sequential = Annotated[bool, Field(description="search for one thing at a time")]
+    answer.__annotations__ = {"question": Question, "sequential": Sequential, "return": AgentAnswer}
+    server.add_tool(
+        answer,
+        name="answer",
+        description="Answer a question: it is split into independent parts, all are searched at once, and the answer "
+        "comes with the passages it rests on.",
+        annotations=ToolAnnotations(read_only_hint=True),
+        structured_output=True,
+    )
+
+
+def _answer(query: str, found: Found) -> SearchAnswer:
+    hits = [
+        # JSON has no NaN and no infinity.
+        FoundPassage(**{**dataclasses.asdict(hit), "score": hit.score if math.isfinite(hit.score) else 0.0})
+        for hit in found.hits
+    ]
+    return SearchAnswer(query=query, hits=hits, error=None if found.error is None else str(found.error))
+
+
+async def run_mcp_stdio(
+    search: Search, *, settings: ServerSettings | None = None, answering: Answering | None = None
+) -> None:
+    """Serve one client over standard input and output, until it closes them."""
+    try:
+        await create_mcp_server(search, settings=settings, answering=answering).run_stdio_async()
+    finally:
+        await (search if answering is None else answering).aclose()
+
+
+def create_mcp_app(search: Search, *, settings: ServerSettings | None = None) -> Any:
+    """The tools as an ASGI application at `/mcp`, with the bearer token of the settings, if there is one."""
+    settings = settings or ServerSettings()
+    server = create_mcp_server(search, settings=settings)
+    app = server.streamable_http_app(
+        json_response=True,
+        stateless_http=True,
+        max_request_body_size=settings.max_body_bytes,
+        host=settings.host,
+    )
+    inner = app.router.lifespan_context
+
+    @contextlib.asynccontextmanager
+    async def lifespan(scope: Any) -> AsyncIterator[Any]:
+        async with inner(scope) as state:
+            yield state
+        await search.aclose()
+
+    app.router.lifespan_context = lifespan
+    return TokenGate(app, settings.token)
+
+
+def run_mcp_http(search: Search, settings: ServerSettings | None = None) -> None:
+    """Serve the tools over streamable HTTP until SIGTERM or Ctrl-C."""
+    settings = settings or ServerSettings()
+    settings = dataclasses.replace(settings, shutdown_s=max(settings.shutdown_s, search.timeout_s + 1))
+    serve_app(create_mcp_app(search, settings=settings), settings, path="/mcp")
+
+
+class TokenGate:
+    """Lets HTTP requests with the right bearer token through, and everything that is not HTTP."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], token: str | None) -> None:
+        self._app, self._token = app, token
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            if not is_authorized(headers.get("authorization"), self._token):
+                body = json.dumps({"detail": "a bearer token is needed"}).encode()
+                kind = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer")]
+                await send({"type": "http.response.start", "status": 401, "headers": kind})
+                await send({"type": "http.response.body", "body": body})
+                return
+        await self._app(scope, receive, send)

@@ -1,0 +1,90 @@
+"""Checkpoints that a kill cannot break: a folder counts only once its mark is written, and the mark is written last.
+
+The run keeps the newest few and the best by validation accuracy. Starting again takes the newest marked folder and removes
+what was left half-written. A run goes on only with the recipe it began with; what may change is listed here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from parallelsearch.errors import UsageError
+from parallelsearch.manifest import differences, write_json
+from parallelsearch.training.recipe import Recipe
+
+MARK = "complete.json"
+MANIFEST = "run.json"
+_PREFIX = "checkpoint-"
+# What may differ when a run goes on. All else would make it another run.
+_FREE = frozenset(
+    {
+        "train.steps",
+        "train.out",
+        "train.save_every",
+        "train.eval_every",
+        "train.keep_checkpoints",
+        "train.log_trajectories",
+        "search.address",
+        "search.timeout_s",
+        "search.cache",
+        "search.cache_size",
+    }
+)
+
+
+def mark_complete(checkpoint: Path, step: int) -> None:
+    """Everything is written: from now on this checkpoint counts."""
+    write_json(checkpoint / MARK, {"step": step})
+
+
+def completed(folder: Path) -> list[tuple[int, Path]]:
+    """(step, checkpoint) of all that count, oldest first."""
+    found = []
+    for checkpoint in folder.glob(f"{_PREFIX}*"):
+        mark = checkpoint / MARK
+        if mark.is_file():
+            found.append((int(json.loads(mark.read_text(encoding="utf-8"))["step"]), checkpoint))
+    return sorted(found)
+
+
+def remove_incomplete(folder: Path) -> None:
+    for checkpoint in folder.glob(f"{_PREFIX}*"):
+        if not (checkpoint / MARK).is_file():
+            shutil.rmtree(checkpoint)
+
+
+def rotate(folder: Path, keep: int, best_step: int | None) -> None:
+    """Remove all but the newest `keep` and the best. The mark goes first, so that a kill in between leaves nothing half."""
+    for step, checkpoint in completed(folder)[:-keep]:
+        if step != best_step:
+            (checkpoint / MARK).unlink()
+            shutil.rmtree(checkpoint)
+
+
+def check_same_run(recipe: Recipe, facts: Mapping[str, Any]) -> None:
+    """Write down what this run is, or compare with what is there."""
+    path = recipe.out / MANIFEST
+    record = {**recipe.model_dump(mode="json", exclude={"sweep"}), **facts}
+    if path.is_file():
+        known = json.loads(path.read_text(encoding="utf-8"))
+        changed = [change for change in differences(known, record) if not _may_change(change.key, recipe)]
+        if changed:
+            rows = "\n".join(f"  {change}" for change in changed)
+            raise UsageError(
+                f"{recipe.out} holds a run that was started differently, and its checkpoints do not fit (then against "
+                f"now):\n{rows}\nUndo the change to go on, or choose another folder: train.out=FOLDER"
+            )
+    if int(os.environ.get("RANK", "0")) == 0:  # of several processes the first one writes
+        recipe.out.mkdir(parents=True, exist_ok=True)
+        write_json(path, record)
+
+
+def _may_change(key: str, recipe: Recipe) -> bool:
+    if key == "train.steps":  # with a schedule, the learning rate of every step depends on their number
+        return recipe.train.lr_schedule == "constant" and recipe.train.warmup_ratio == 0
+    return key in _FREE or key.startswith("guards.")

@@ -1,0 +1,138 @@
+"""The rollouts of one training step: all of them at once, in one event loop, and the rows a trainer wants from them.
+
+The seed of a rollout is made from (run seed, step, row), sessions are named by row, and so a resumed run samples what
+the uninterrupted one would have. A row ends on a model token: what the environment put behind the last turn is cut off,
+because an algorithm that puts the reward on the last token would lose it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parallelsearch import rewards
+from parallelsearch.errors import ParallelSearchError, UsageError
+from parallelsearch.policy.base import Policy, Sampling
+from parallelsearch.rollout import rollout
+from parallelsearch.search import Search
+from parallelsearch.training.recipe import RewardSettings, RolloutSettings
+from parallelsearch.trajectory import Question, Trajectory
+
+
+@dataclass(slots=True)
+class Row:
+    """One trajectory as token ids. `mask` is 1 where the model sampled; `logprobs` are the sampler's own."""
+
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    mask: list[int]
+    logprobs: list[float]
+
+    @property
+    def is_trainable(self) -> bool:
+        return any(self.mask)
+
+
+def row_of(trajectory: Trajectory, filler_id: int) -> Row:
+    """The trajectory's ids, trimmed to end on a model token. One without any model token becomes a single masked
+    `filler_id`: a row that trains nothing, where an empty one would be an error."""
+    if not trajectory.has_token_ids:
+        raise UsageError(
+            "this policy gives no token ids, so its trajectories cannot be trained on; use a local model (hf:...)"
+        )
+    ids, mask, logprobs = trajectory.response_ids(), trajectory.loss_mask(), trajectory.response_logprobs()
+    end = len(mask) - next((back for back, value in enumerate(reversed(mask)) if value), len(mask))
+    if end == 0:
+        return Row(trajectory.prompt_ids(), [filler_id], [0], [0.0])
+    return Row(trajectory.prompt_ids(), ids[:end], mask[:end], logprobs[:end])
+
+
+def rollout_seed(seed: int, step: int, row: int) -> int:
+    """64 bits from (run seed, step, row): neighbours share nothing."""
+    digest = hashlib.blake2b(f"{seed}/{step}/{row}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+class Collector:
+    """Runs rollouts over one policy and one search, in an event loop of its own that lives as long as the run."""
+
+    def __init__(self, policy: Policy, search: Search, settings: RolloutSettings, max_concurrency: int = 4096) -> None:
+        self.policy, self.search, self.settings = policy, search, settings
+        self.max_concurrency = max_concurrency
+        self._runner = asyncio.Runner()
+
+    def sample(self, questions: Sequence[Question], *, seed: int, step: int, first_row: int = 0) -> list[Trajectory]:
+        """One trajectory for each question (repeat a question for several), sampled at the recipe's temperature."""
+        samplings = [self.settings.sampling(rollout_seed(seed, step, first_row + row)) for row in range(len(questions))]
+        return self._runner.run(self._run(questions, samplings, first_row))
+
+    def answer(self, questions: Sequence[Question]) -> list[Trajectory]:
+        """One greedy trajectory for each question: validation."""
+        samplings = [self.settings.sampling(seed=0, greedy=True)] * len(questions)
+        return self._runner.run(self._run(questions, samplings, 0))
+
+    async def _run(
+        self, questions: Sequence[Question], samplings: Sequence[Sampling], first_row: int
+    ) -> list[Trajectory]:
+        limits = self.settings.limits
+        gate = asyncio.Semaphore(self.max_concurrency)
+
+        async def one(row: int, question: Question, sampling: Sampling) -> Trajectory:
+            async with gate:
+                return await rollout(
+                    question,
+                    self.policy,
+                    self.search,
+                    limits,
+                    mode=self.settings.mode,
+                    layout=self.settings.layout,
+                    sampling=sampling,
+                    streaming_dispatch=False,
+                    session=f"row-{first_row + row:08d}",
+                )
+
+        pairs = enumerate(zip(questions, samplings, strict=True))
+        return list(await asyncio.gather(*(one(row, question, sampling) for row, (question, sampling) in pairs)))
+
+    def close(self) -> None:
+        async def close_both() -> None:
+            await self.policy.aclose()
+            await self.search.aclose()
+
+        try:
+            self._runner.run(close_both())
+        finally:
+            self._runner.close()
+
+
+def score(trajectories: Sequence[Trajectory], settings: RewardSettings) -> list[float | None]:
+    """The total reward of each trajectory, its components kept in the record; None where the policy itself failed."""
+    totals: list[float | None] = []
+    for trajectory in trajectories:
+        if trajectory.stop == "error":
+            totals.append(None)  # a broken engine is not a wrong answer
+            continue
+        reward = rewards.reward(trajectory, settings.preset, settings.weights)
+        trajectory.rewards = reward.to_dict()
+        totals.append(reward.total)
+    return totals
+
+
+def check_questions(questions: Sequence[Question], settings: RewardSettings, what: str) -> None:
+    """Refuse, before anything is loaded, questions the reward cannot score."""
+    if not questions:
+        raise UsageError(f"there are no {what} questions")
+    for question in questions:
+        if not question.golden_answers:
+            raise UsageError(
+                f"{what} question {question.id or question.question!r} has no golden_answers; without them no answer is "
+                "ever right. Add them, or leave the question out"
+            )
+    try:
+        for question in questions:
+            record = Trajectory(question.question, kind=question.kind, id=question.id, golden_answers=["x"])
+            rewards.reward(record, settings.preset, settings.weights)
+    except ParallelSearchError as error:
+        raise UsageError(f"{what} data: {error}") from error

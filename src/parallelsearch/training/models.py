@@ -1,0 +1,184 @@
+"""The weights of a run: the policy that is trained, the reference it is held to, and the copy that samples.
+
+Full fine-tuning keeps float32 master weights; LoRA keeps the frozen weights in the run's precision. The reference is the
+policy as it was when training began: a cold-started adapter is part of it. On a GPU in bfloat16 the sampler is a separate
+copy whose tensors are overwritten in place after each update (addresses stay, so captured graphs stay valid); elsewhere
+the trained model samples itself.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parallelsearch.errors import UsageError, require
+from parallelsearch.policy.models import quiet_transformers, resolve
+from parallelsearch.training.recipe import ModelSettings
+
+REFERENCE_ADAPTER = "ref"
+"""TRL computes reference log-probabilities under the adapter of this name, if there is one."""
+
+
+@dataclass(slots=True)
+class Weights:
+    """What `load_weights` gives. `model` may be a PEFT model; `reference` is None where an adapter serves as one."""
+
+    model: Any
+    tokenizer: Any
+    reference: Any | None
+    sampler: Any
+    critic: Any | None = None
+    """PPO's value function: the same transformer with one output."""
+
+    @property
+    def samples_itself(self) -> bool:
+        return self.sampler is base_of(self.model)
+
+
+def base_of(model: Any) -> Any:
+    """The transformers model, LoRA layers included, without PEFT's wrapper."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def uses_bfloat16(settings: ModelSettings, device_type: str) -> bool:
+    return settings.precision == "bfloat16" or (settings.precision == "auto" and device_type == "cuda")
+
+
+def load_weights(
+    settings: ModelSettings,
+    device: Any,
+    *,
+    needs_reference: bool,
+    needs_critic: bool = False,
+    seed: int = 0,
+    model: Any | None = None,
+    tokenizer: Any | None = None,
+) -> Weights:
+    """Load what the recipe names (or take `model` and `tokenizer` as they are) and put LoRA and reference around it."""
+    torch = require("torch", "train")
+    transformers = require("transformers", "train")
+    bfloat16 = uses_bfloat16(settings, device.type)
+    has_lora = settings.lora_rank > 0 or (settings.adapter is not None and not settings.merge_adapter)
+    frozen_dtype = torch.bfloat16 if bfloat16 and has_lora else torch.float32
+    if model is None or tokenizer is None:
+        folder = str(resolve(settings.name))
+        with quiet_transformers():
+            if model is None:
+                model = _from_pretrained(transformers.AutoModelForCausalLM, folder, "model", dtype=frozen_dtype)
+            if tokenizer is None:
+                tokenizer = _from_pretrained(transformers.AutoTokenizer, folder, "tokenizer")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if settings.adapter is not None and settings.merge_adapter:
+        model = _with_adapter(model, settings.adapter, trainable=False).merge_and_unload()
+        model.requires_grad_(True)  # PEFT leaves the weights it merged into frozen
+    model.to(device)
+    # Copies are made before anything is wrapped or patched: a trainer replaces `forward` on the instance it gets.
+    reference = None
+    if needs_reference and not has_lora:
+        reference = copy.deepcopy(model).eval().requires_grad_(False)
+    sampler = _rounded_copy(model) if bfloat16 else None
+    critic = _make_critic(model, settings, seed).to(device) if needs_critic else None
+    if has_lora:
+        model = _add_lora(model, settings, needs_reference, seed)
+        model.to(device)
+    return Weights(model, tokenizer, reference, sampler if sampler is not None else base_of(model), critic)
+
+
+def _rounded_copy(model: Any) -> Any:
+    """The weights in bfloat16. Buffers stay as they are: rotary frequencies in bfloat16 would turn far positions wrongly."""
+    torch = require("torch", "train")
+    rounded = copy.deepcopy(model).eval().requires_grad_(False)
+    for parameter in rounded.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16)
+    return rounded
+
+
+def _from_pretrained(loader: Any, name: str, what: str, **options: Any) -> Any:
+    try:
+        return loader.from_pretrained(name, **options)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"no {what} could be loaded from '{name}': {str(error).splitlines()[0]}") from error
+
+
+def _with_adapter(model: Any, adapter: str, trainable: bool) -> Any:
+    peft = require("peft", "train")
+    if not (Path(adapter) / "adapter_config.json").is_file():
+        raise UsageError(f"'{adapter}' is not a LoRA adapter: it has no adapter_config.json")
+    try:
+        return peft.PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(f"the adapter '{adapter}' does not fit the model: {str(error).splitlines()[0]}") from error
+
+
+def _add_lora(model: Any, settings: ModelSettings, needs_reference: bool, seed: int) -> Any:
+    torch, peft = require("torch", "train"), require("peft", "train")
+    if settings.adapter is not None and not settings.merge_adapter:
+        wrapped = _with_adapter(model, settings.adapter, trainable=True)
+        if needs_reference:  # the cold-started adapter is the reference, not the bare model
+            wrapped.add_adapter(REFERENCE_ADAPTER, wrapped.peft_config["default"])
+            for name, parameter in wrapped.named_parameters():
+                if ".default." in name:
+                    twin = wrapped.get_parameter(name.replace(".default.", f".{REFERENCE_ADAPTER}."))
+                    twin.data.copy_(parameter.data)
+                    twin.requires_grad_(False)
+        return wrapped
+    config = peft.LoraConfig(
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha or 2 * settings.lora_rank,
+        lora_dropout=settings.lora_dropout,
+        target_modules=settings.lora_targets,
+        task_type="CAUSAL_LM",
+    )
+    torch.manual_seed(seed)  # PEFT draws the first matrix at random
+    return peft.get_peft_model(model, config)
+
+
+def _make_critic(model: Any, settings: ModelSettings, seed: int) -> Any:
+    """A copy of the transformer with a value head. With LoRA it gets an adapter of its own and stays frozen below it."""
+    torch = require("torch", "train")
+    backbone = copy.deepcopy(model.base_model)
+    if settings.lora_rank > 0 or settings.adapter is not None:
+        peft = require("peft", "train")
+        rank = settings.lora_rank or 16
+        torch.manual_seed(seed)
+        config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=settings.lora_targets)
+        backbone = peft.get_peft_model(backbone, config)
+
+    class Critic(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch is imported at run time
+        """Token ids in, one value a position out. It starts at 0 everywhere."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = backbone
+            width = model.config.get_text_config().hidden_size
+            self.head = torch.nn.Linear(width, 1)
+            torch.nn.init.zeros_(self.head.weight)
+            torch.nn.init.zeros_(self.head.bias)
+
+        def forward(self, ids: Any) -> Any:
+            hidden = self.backbone(input_ids=ids, use_cache=False).last_hidden_state
+            return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1).float()
+
+    return Critic()
+
+
+def refresh_sampler(model: Any, sampler: Any) -> None:
+    """Bring the sampling copy up to date, in place, with LoRA folded in. Nothing to do where the model samples itself."""
+    torch = require("torch", "train")
+    source = base_of(model)
+    if sampler is source:
+        return
+    with torch.no_grad():
+        if source is model:
+            targets = dict(sampler.named_parameters())
+            for name, parameter in model.named_parameters():
+                targets[name].copy_(parameter)
+            return
+        for name, module in source.named_modules():
+            if hasattr(module, "get_delta_weight") and hasattr(module, "base_layer"):
+                delta = module.get_delta_weight("default")
+                weight = module.base_layer.weight.float() + delta.float()
+                sampler.get_submodule(name).weight.copy_(weight)

@@ -1,0 +1,301 @@
+"""The recipe: one TOML file says everything about a training run, whatever the algorithm.
+
+`load_recipe` reads and checks it; `Recipe` is what the trainers get. A value that means something elsewhere (limits,
+weights, sampling) is turned into the core's own object here, once. Paths are relative to where the command is typed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from parallelsearch import rewards
+from parallelsearch.config import Settings, load, parse
+from parallelsearch.errors import UsageError, nearest
+from parallelsearch.grammar import MAX_SUBQUERIES, PromptMode
+from parallelsearch.observation import Layout
+from parallelsearch.policy.base import Sampling
+from parallelsearch.rewards import Weights
+from parallelsearch.rollout import Limits
+
+Algorithm = Literal["sft", "grpo", "ppo"]
+_DEFAULTS = Weights()
+
+
+class ModelSettings(Settings):
+    """Which weights are trained, and how much of them."""
+
+    name: str
+    """A folder or a hub id."""
+    adapter: str | None = None
+    """A LoRA adapter to start from: the cold-started one. The reference policy has it too."""
+    merge_adapter: bool = False
+    """Fold `adapter` into the weights first, then train all of them, or a new adapter."""
+    lora_rank: int = Field(default=0, ge=0)
+    """0 trains every weight."""
+    lora_alpha: int | None = Field(default=None, gt=0)
+    """Twice the rank unless set."""
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    lora_targets: str | list[str] = "all-linear"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """bfloat16 means autocast over float32 weights. `auto` is bfloat16 on a GPU and float32 on a CPU."""
+    gradient_checkpointing: bool = False
+    template: Literal["auto", "chat", "base"] = "auto"
+    """`chat` uses the tokenizer's chat template, `base` sends the prompt as it is, `auto` takes what there is."""
+
+
+class DataSettings(Settings):
+    """Questions (or, for SFT, trajectories) to train on."""
+
+    train: str | list[str]
+    """Files, or names of data sets; `demo` is the embedded one. For SFT: trajectory files written by `coldstart`."""
+    mix: list[float] | None = None
+    """One weight for each entry of `train`; without it every question is as likely as any other."""
+    validation: str | list[str] | None = None
+    """A fixed held-out set. Without it `num_validation` questions are cut from `train`."""
+    num_validation: int = Field(default=128, ge=0)
+    max_questions: int | None = Field(default=None, gt=0)
+    """Use only this many training questions (the first after the seeded shuffle)."""
+    kinds: list[Literal["parallel", "sequential", "single", "mixed"]] | None = None
+    """Use only questions of these kinds."""
+    held_out: tuple[str, ...] = ()
+    """Dev and test files: a training question that stands in one of them, by normalised text, is refused."""
+
+    @property
+    def train_sources(self) -> list[str]:
+        return [self.train] if isinstance(self.train, str) else list(self.train)
+
+    @property
+    def validation_sources(self) -> list[str]:
+        if self.validation is None:
+            return []
+        return [self.validation] if isinstance(self.validation, str) else list(self.validation)
+
+    @model_validator(mode="after")
+    def _check(self) -> DataSettings:
+        if not self.train_sources:
+            raise ValueError("'train' names no data")
+        if self.mix is not None and len(self.mix) != len(self.train_sources):
+            raise ValueError(f"'mix' has {len(self.mix)} weights for {len(self.train_sources)} entries of 'train'")
+        if self.mix is not None and (min(self.mix) < 0 or sum(self.mix) <= 0):
+            raise ValueError(f"'mix' needs weights of 0 or more, not all 0, found {self.mix}")
+        return self
+
+
+class SearchSettings(Settings):
+    """Where queries go."""
+
+    address: str = "demo"
+    k: int = Field(default=3, ge=1, le=1000)
+    timeout_s: float = Field(default=30.0, gt=0)
+    cache: str | None = None
+    """A SQLite file that keeps answers across runs: with a search that changes (the web), it makes a resumed run exact."""
+    cache_size: int = Field(default=200_000, ge=0)
+
+
+class RolloutSettings(Settings):
+    """How trajectories are made."""
+
+    max_turns: int = 4
+    max_tokens_per_turn: int = 500
+    max_observation_tokens: int = 1000
+    max_tokens: int = 6000
+    max_subqueries: int = MAX_SUBQUERIES
+    timeout_s: float | None = None
+    """None while training: a deadline makes what is sampled depend on how busy the machine was."""
+    mode: PromptMode = "parallel"
+    layout: Layout = "headed"
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    engine: Literal["auto", "slot", "batch"] = "auto"
+    is_deterministic: bool = True
+    """Batches form only when every rollout waits, so that a resumed run is the same run to the last bit (on a CPU; on a GPU
+    rounding still depends on the batch). False lets rows join at any time, which is faster where lengths differ."""
+    num_slots: int | None = Field(default=None, gt=0)
+    """Rows the slot engine generates together; by default as many as there are rollouts, up to 512."""
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(
+            max_turns=self.max_turns,
+            max_tokens_per_turn=self.max_tokens_per_turn,
+            max_observation_tokens=self.max_observation_tokens,
+            max_tokens=self.max_tokens,
+            max_subqueries=self.max_subqueries,
+            timeout_s=self.timeout_s,
+        )
+
+    def sampling(self, seed: int, greedy: bool = False) -> Sampling:
+        return Sampling(temperature=0.0 if greedy else self.temperature, top_p=self.top_p, seed=seed)
+
+
+class RewardSettings(Settings):
+    """The preset and its weights (`docs/rewards.md`)."""
+
+    preset: str = "gated"
+    decomposition: float = Field(default=_DEFAULTS.decomposition, ge=0)
+    alpha: float = Field(default=_DEFAULTS.alpha, ge=0)
+    search_count: float = Field(default=_DEFAULTS.search_count, ge=0)
+    format: float = Field(default=_DEFAULTS.format, ge=0)
+
+    @property
+    def weights(self) -> Weights:
+        return Weights(self.decomposition, self.alpha, self.search_count, self.format)
+
+    @model_validator(mode="after")
+    def _check(self) -> RewardSettings:
+        if self.preset not in rewards.PRESETS:
+            raise ValueError(
+                f"there is no reward preset '{self.preset}'; choose one of {', '.join(rewards.PRESETS)}."
+                f"{nearest(self.preset, rewards.PRESETS)}"
+            )
+        return self
+
+
+class TrainSettings(Settings):
+    """The optimisation. A step of GRPO or PPO is: roll out, score, update."""
+
+    algorithm: Algorithm
+    out: str
+    """The run's folder: checkpoints, metrics, sampled trajectories, plot. Starting again continues from there."""
+    steps: int | None = Field(default=None, gt=0)
+    """Steps of GRPO and PPO (needed); for SFT they win over `epochs`."""
+    epochs: float = Field(default=3.0, gt=0)
+    """SFT: passes over the data. GRPO and PPO draw questions in shuffled passes until `steps`."""
+    seed: int = 0
+    questions_per_step: int = Field(default=128, ge=1)
+    samples_per_question: int = Field(default=8, ge=1)
+    updates_per_step: int = Field(default=1, ge=1)
+    """Into how many optimiser steps the trajectories of a step are divided."""
+    passes_per_step: int = Field(default=1, ge=1)
+    """How often the trajectories of a step are gone through."""
+    batch_size: int = Field(default=32, ge=1)
+    """SFT: rows in one optimiser step."""
+    max_length: int = Field(default=4096, ge=64)
+    """SFT: longer rows are left out, and counted."""
+    micro_batch_tokens: int = Field(default=16_384, ge=64)
+    """Padded tokens in one forward and backward pass; lower it when memory runs out."""
+    lr: float = Field(default=1e-6, gt=0)
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_ratio: float = Field(default=0.0, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    beta: float = Field(default=0.0, ge=0)
+    """Weight of the KL to the cold-started policy: in the loss for GRPO, in the reward for PPO. 0 loads no reference."""
+    epsilon: float = Field(default=0.2, gt=0)
+    epsilon_high: float | None = Field(default=None, gt=0)
+    loss_type: Literal["grpo", "bnpo", "dr_grpo", "dapo"] = "dapo"
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    drop_zero_variance: bool = True
+    """Leave groups in which all rewards are equal out of the loss: they teach nothing and cost time."""
+    eval_every: int = Field(default=20, ge=0)
+    """Validate before the first step and after every so many steps. 0: never."""
+    save_every: int = Field(default=20, ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Newest checkpoints kept, beside the best one."""
+    log_trajectories: int = Field(default=8, ge=0)
+    """Sampled trajectories written in each step."""
+
+
+class PpoSettings(Settings):
+    """The critic. Discount and lambda of 1 are the paper's."""
+
+    critic_lr: float = Field(default=1e-5, gt=0)
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    lam: float = Field(default=1.0, ge=0, le=1)
+    value_clip: float = Field(default=0.5, gt=0)
+    critic_warmup_steps: int = Field(default=0, ge=0)
+    """Steps in which only the critic learns."""
+    normalize_advantages: bool = True
+
+
+class GuardSettings(Settings):
+    """When to stop, when to warn, and the regulariser against collapse."""
+
+    max_grad_norm: float = Field(default=1e4, gt=0)
+    """Before clipping. A norm above it, or one that is not a number, stops the run and saves the batch."""
+    window: int = Field(default=20, ge=2)
+    """Steps an alarm looks back over."""
+    min_length_share: float = Field(default=0.25, ge=0, le=1)
+    """Alarm when the mean number of model tokens falls under this share of what it was at the start."""
+    min_entropy: float = Field(default=0.02, ge=0)
+    min_search_rate: float = Field(default=0.2, ge=0, le=1)
+    min_split_parallel: float = Field(default=0.1, ge=0, le=1)
+    """Serial collapse: parallel questions are split less often than this."""
+    max_split_sequential: float = Field(default=0.8, ge=0, le=1)
+    """Spurious parallelism: chains are split more often than this."""
+    stop_on_alarm: bool = False
+    llds: float = Field(default=0.0, ge=0)
+    """Weight of the likelihood-displacement regulariser (`docs/training.md`); 0 is off. 0.1 is a usual value."""
+
+
+class Recipe(Settings):
+    """Everything about one run."""
+
+    model: ModelSettings
+    data: DataSettings
+    train: TrainSettings
+    search: SearchSettings = SearchSettings()
+    rollout: RolloutSettings = RolloutSettings()
+    reward: RewardSettings = RewardSettings()
+    ppo: PpoSettings = PpoSettings()
+    guards: GuardSettings = GuardSettings()
+    sweep: dict[str, list[Any]] | None = None
+    """Dotted keys with the values to try; `sweep` runs their grid, `train` refuses the recipe."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Recipe:
+        train = self.train
+        try:
+            limits = self.rollout.limits
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+        if train.algorithm == "sft":
+            return self
+        if train.steps is None:
+            raise ValueError(f"'train.steps' is missing; {train.algorithm} needs it")
+        if train.algorithm == "grpo" and train.samples_per_question < 2:
+            raise ValueError("'train.samples_per_question' must be at least 2 for grpo, which compares within a group")
+        rows = train.questions_per_step * train.samples_per_question
+        if rows % train.updates_per_step:
+            raise ValueError(f"'train.updates_per_step' ({train.updates_per_step}) must divide {rows} trajectories")
+        if self.guards.llds > 0 and train.updates_per_step * train.passes_per_step == 1:
+            raise ValueError(
+                "'guards.llds' compares with the policy that sampled, so it needs 'train.updates_per_step' or "
+                "'train.passes_per_step' above 1"
+            )
+        if self.rollout.top_p != 1.0:
+            raise ValueError(
+                "'rollout.top_p' must be 1 in training: log-probabilities are those of the whole vocabulary"
+            )
+        if train.micro_batch_tokens < limits.max_tokens:
+            raise ValueError(
+                f"'train.micro_batch_tokens' ({train.micro_batch_tokens}) is less than one trajectory may have "
+                f"('rollout.max_tokens' = {limits.max_tokens})"
+            )
+        return self
+
+    @property
+    def out(self) -> Path:
+        return Path(self.train.out)
+
+    @property
+    def num_rows(self) -> int:
+        """Trajectories in a step."""
+        return self.train.questions_per_step * self.train.samples_per_question
+
+
+def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] | Mapping[str, Any] = ()) -> Recipe:
+    """Read and check a recipe; `overrides` as `["train.lr=1e-5"]` or `{"train.lr": 1e-5}`."""
+    return load(path, Recipe, overrides)
+
+
+def parse_recipe(values: Mapping[str, Any], overrides: Sequence[str] | Mapping[str, Any] = ()) -> Recipe:
+    """The same for a recipe that is already in memory."""
+    return parse(values, Recipe, overrides, source="<recipe>")

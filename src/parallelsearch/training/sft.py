@@ -1,0 +1,338 @@
+"""SFT: a policy learns the turns of the cold start, on TRL's `SFTTrainer`.
+
+Rows are the token ids of trajectories as the rollout's own encoder made them; nothing is tokenised again. Only tokens that
+the model is to write have a label, so passages and notices teach nothing. LoRA or all weights, as the recipe says. A run
+that was killed goes on from its newest whole checkpoint; what it has learned is in `final/` when it is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parallelsearch.errors import UsageError, nearest, require
+from parallelsearch.manifest import write_json
+from parallelsearch.policy.models import quiet_transformers
+from parallelsearch.training import checkpoints
+from parallelsearch.training.guards import TrainingStoppedError
+from parallelsearch.training.metrics_log import MetricsLog
+from parallelsearch.training.models import load_weights, uses_bfloat16
+from parallelsearch.training.recipe import Recipe, load_recipe
+from parallelsearch.trajectory import Trajectory, read_trajectories
+
+IGNORED = -100
+"""The label of a token that is not trained on, in torch's convention."""
+FINAL = "final"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SftRow:
+    """One trajectory as the trainer gets it."""
+
+    input_ids: list[int]
+    labels: list[int]
+
+
+@dataclass(slots=True)
+class SftRows:
+    """All rows, and how many trajectories gave none."""
+
+    rows: list[SftRow]
+    num_too_long: int = 0
+    num_untrainable: int = 0
+
+    @property
+    def hash(self) -> str:
+        """Tells one set of rows from another, whatever file it came from."""
+        digest = hashlib.sha256()
+        for row in self.rows:
+            digest.update(array("i", row.input_ids).tobytes() + array("i", row.labels).tobytes() + b"\x1e")
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class SftResult:
+    """What a run came to. `final` is the trained adapter or model; None if the run was stopped before its end."""
+
+    out: Path
+    step: int
+    num_steps: int
+    final: Path | None
+    loss: float | None
+    num_rows: int
+
+
+def row_of(trajectory: Trajectory) -> SftRow:
+    """The ids of a trajectory with labels on what the model wrote. A restored stop string has no ids of its own."""
+    prompt, response = trajectory.prompt_ids(), trajectory.response_ids()
+    labels = [token if mask else IGNORED for token, mask in zip(response, trajectory.loss_mask(), strict=True)]
+    return SftRow(prompt + response, [IGNORED] * len(prompt) + labels)
+
+
+def rows_of(trajectories: Iterable[Trajectory], max_length: int, vocab_size: int | None = None) -> SftRows:
+    """Rows for all trajectories that fit. One without token ids cannot be trained on: it was not made for this model."""
+    found = SftRows([])
+    for trajectory in trajectories:
+        if not trajectory.has_token_ids:
+            raise UsageError(
+                f"trajectory '{trajectory.id or trajectory.question}' has no token ids, so it was not written with this "
+                "model's encoder; build the data with 'parallelsearch coldstart'"
+            )
+        row = row_of(trajectory)
+        if vocab_size is not None and max(row.input_ids) >= vocab_size:
+            raise UsageError(
+                f"trajectory '{trajectory.id or trajectory.question}' has token {max(row.input_ids)}, and this model "
+                f"knows {vocab_size}; the data was built for another tokenizer"
+            )
+        if len(row.input_ids) > max_length:
+            found.num_too_long += 1
+        elif all(label == IGNORED for label in row.labels):
+            found.num_untrainable += 1
+        else:
+            found.rows.append(row)
+    return found
+
+
+def load_rows(files: Sequence[str], max_length: int, vocab_size: int | None = None) -> SftRows:
+    """The rows of trajectory files, in their order."""
+    for file in files:
+        if not Path(file).is_file():
+            near = nearest(Path(file).name, [path.name for path in Path(file).parent.glob("*")])
+            raise UsageError(f"there is no file of trajectories '{file}'.{near}")
+    trajectories = (trajectory for file in files for trajectory in read_trajectories(file))
+    found = rows_of(trajectories, max_length, vocab_size)
+    if not found.rows:
+        raise UsageError(
+            f"no trajectory of {', '.join(files)} can be trained on: {found.num_too_long} are longer than "
+            f"train.max_length = {max_length}, {found.num_untrainable} have no token of the model"
+        )
+    return found
+
+
+# ---- the run ---------------------------------------------------------------------------------------------------------
+
+
+def train_sft(
+    recipe: str | os.PathLike[str] | Recipe,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    say: Say | None = None,
+    time_limit_s: float | None = None,
+    callbacks: Sequence[Any] = (),
+) -> SftResult:
+    """Train as the recipe says, or go on where an earlier start was cut off. `callbacks` are transformers' own: an
+    evaluation between epochs is one."""
+    settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
+    return run_sft(settings, say=say, time_limit_s=time_limit_s, callbacks=callbacks)
+
+
+def run_sft(
+    recipe: Recipe,
+    rows: SftRows | None = None,
+    *,
+    model: Any | None = None,
+    tokenizer: Any | None = None,
+    say: Say | None = None,
+    time_limit_s: float | None = None,
+    callbacks: Sequence[Any] = (),
+) -> SftResult:
+    """`train_sft` with the rows and the model in hand, if they are given."""
+    if recipe.train.algorithm != "sft":
+        raise UsageError(f"this recipe is for {recipe.train.algorithm} (train.algorithm), not for sft")
+    torch = require("torch", "train")
+    tell = say or (lambda _: None)
+    rows = rows or load_rows(recipe.data.train_sources, recipe.train.max_length)
+    if rows.num_too_long or rows.num_untrainable:
+        tell(f"left out: {rows.num_too_long} too long, {rows.num_untrainable} without a token of the model")
+    checkpoints.check_same_run(recipe, {"rows": rows.hash})
+    use_cpu = not torch.cuda.is_available()
+    weights = load_weights(
+        recipe.model,
+        torch.device("cpu" if use_cpu else "cuda"),
+        needs_reference=False,
+        seed=recipe.train.seed,
+        model=model,
+        tokenizer=tokenizer,
+    )
+    _check_vocabulary(rows, weights.model)
+    trainer = _make_trainer(recipe, rows, weights, use_cpu, callbacks)
+    journal = _Journal(recipe, trainer, tell, time_limit_s)
+    try:
+        return journal.go(len(rows.rows), weights)
+    except torch.OutOfMemoryError as error:
+        raise TrainingStoppedError(
+            f"out of memory: lower train.micro_batch_tokens (now {recipe.train.micro_batch_tokens}), or set "
+            f"model.lora_rank or model.gradient_checkpointing. ({error})"
+        ) from error
+    finally:
+        journal.metrics.close()
+
+
+def _check_vocabulary(rows: SftRows, model: Any) -> None:
+    size = int(model.get_input_embeddings().weight.shape[0])
+    highest = max(max(row.input_ids) for row in rows.rows)
+    if highest >= size:
+        raise UsageError(
+            f"the data has token {highest}, and this model knows {size}; it was built for another tokenizer"
+        )
+
+
+def micro_batch(batch_size: int, longest: int, max_tokens: int, num_processes: int = 1) -> int:
+    """Rows in one forward pass: the largest divisor of a process's share of the batch that keeps within `max_tokens`."""
+    if batch_size % num_processes:
+        raise UsageError(f"train.batch_size = {batch_size} cannot be shared by {num_processes} processes evenly")
+    share = batch_size // num_processes
+    room = max(1, max_tokens // max(1, longest))
+    return max(size for size in range(1, share + 1) if share % size == 0 and size <= max(1, room))
+
+
+def _make_trainer(recipe: Recipe, rows: SftRows, weights: Any, use_cpu: bool, callbacks: Sequence[Any]) -> Any:
+    trl = require("trl", "train")
+    datasets = require("datasets", "train")
+    train = recipe.train
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    longest = max(len(row.input_ids) for row in rows.rows)
+    size = micro_batch(train.batch_size, longest, train.micro_batch_tokens, world)
+    num_steps = train.steps or math.ceil(train.epochs * math.ceil(len(rows.rows) / train.batch_size))
+    schedule = "constant_with_warmup" if train.lr_schedule == "constant" else train.lr_schedule
+    config = trl.SFTConfig(
+        output_dir=str(recipe.out / "checkpoints"),
+        seed=train.seed,
+        data_seed=train.seed,
+        use_cpu=use_cpu,
+        bf16=uses_bfloat16(recipe.model, "cpu" if use_cpu else "cuda"),
+        gradient_checkpointing=recipe.model.gradient_checkpointing,
+        per_device_train_batch_size=size,
+        gradient_accumulation_steps=train.batch_size // (world * size),
+        max_steps=num_steps,
+        learning_rate=train.lr,
+        lr_scheduler_type=schedule,
+        warmup_steps=int(train.warmup_ratio * num_steps),
+        weight_decay=train.weight_decay,
+        adam_beta1=train.adam_beta1,
+        adam_beta2=train.adam_beta2,
+        max_grad_norm=train.max_grad_norm,
+        max_length=None,  # rows are whole or left out: a cut row would teach to stop in the middle
+        packing=False,
+        train_sampling_strategy="group_by_length",
+        dataset_kwargs={"skip_prepare_dataset": True},
+        optim="adamw_torch" if use_cpu else "adamw_torch_fused",
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="no",  # saving is asked for by the run
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_num_workers=0,
+    )
+    dataset = datasets.Dataset.from_dict(
+        {
+            "input_ids": [row.input_ids for row in rows.rows],
+            "labels": [row.labels for row in rows.rows],
+            "length": [len(row.input_ids) for row in rows.rows],
+        }
+    )
+    return trl.SFTTrainer(
+        model=weights.model,
+        args=config,
+        train_dataset=dataset,
+        processing_class=weights.tokenizer,
+        callbacks=list(callbacks),
+    )
+
+
+class _Journal:
+    """What happens around the updates: records, checkpoints, the time limit, one line now and then."""
+
+    def __init__(self, recipe: Recipe, trainer: Any, say: Say, time_limit_s: float | None) -> None:
+        self.recipe, self.trainer, self.say = recipe, trainer, say
+        self.time_limit_s = time_limit_s
+        self.started_s = time.monotonic()
+        self.folder = recipe.out / "checkpoints"
+        self.metrics = MetricsLog(recipe.out, run_name=recipe.out.name)
+        self.loss: float | None = None
+        self.num_steps = int(trainer.args.max_steps)
+        self._step_began_s = self.started_s
+        self._longest_step_s = 0.0
+        self._attach()
+
+    def go(self, num_rows: int, weights: Any) -> SftResult:
+        final = self.recipe.out / FINAL
+        if (final / checkpoints.MARK).is_file():
+            self.say(f"{final} is there already; the run is done")
+            return SftResult(self.recipe.out, self.num_steps, self.num_steps, final, None, num_rows)
+        found = checkpoints.completed(self.folder)
+        step, checkpoint = found[-1] if found else (0, None)
+        checkpoints.remove_incomplete(self.folder)
+        self.metrics.resume(step)
+        if checkpoint is not None:
+            self.say(f"going on from step {step} of {self.num_steps} ({checkpoint})")
+        with quiet_transformers():
+            self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
+        step = int(self.trainer.state.global_step)
+        if step >= self.num_steps:
+            self.trainer.save_model(str(final))
+            weights.tokenizer.save_pretrained(final)
+            write_json(final / checkpoints.MARK, {"step": step})
+        is_done = step >= self.num_steps
+        return SftResult(self.recipe.out, step, self.num_steps, final if is_done else None, self.loss, num_rows)
+
+    def end_of_step(self, control: Any) -> None:
+        now_s = time.monotonic()
+        self._longest_step_s = max(self._longest_step_s, now_s - self._step_began_s)
+        self._step_began_s = now_s
+        step = int(self.trainer.state.global_step)
+        control.should_log, control.should_save = True, step % self.recipe.train.save_every == 0
+        if self.time_limit_s is not None and step < self.num_steps:
+            left_s = self.time_limit_s - (now_s - self.started_s)
+            if left_s < 3 * self._longest_step_s:
+                self.say(f"time is up at step {step} of {self.num_steps}; saved, start again to go on")
+                control.should_save = control.should_training_stop = True
+
+    def write(self, logs: Mapping[str, Any]) -> None:
+        if "loss" not in logs:
+            return
+        step = int(self.trainer.state.global_step)
+        self.loss = float(logs["loss"])
+        if not math.isfinite(self.loss):
+            raise TrainingStoppedError(
+                f"the loss is {self.loss} at step {step}; lower train.lr (now {self.recipe.train.lr:g})"
+            )
+        names = ("loss", "grad_norm", "learning_rate", "entropy", "mean_token_accuracy", "epoch")
+        record = {name: float(logs[name]) for name in names if logs.get(name) is not None}
+        self.metrics.write(step, {**record, "time/elapsed_s": time.monotonic() - self.started_s})
+        if step % 20 == 0 or step in (1, self.num_steps):
+            accuracy = record.get("mean_token_accuracy", math.nan)
+            self.say(f"step {step}/{self.num_steps} loss {self.loss:.4f} token accuracy {accuracy:.3f}")
+
+    def saved(self) -> None:
+        step = int(self.trainer.state.global_step)
+        checkpoints.mark_complete(self.folder / f"checkpoint-{step}", step)
+        checkpoints.rotate(self.folder, self.recipe.train.keep_checkpoints, None)
+
+    def _attach(self) -> None:
+        transformers = require("transformers", "train")
+        journal = self
+
+        class Events(transformers.TrainerCallback):  # type: ignore[misc, name-defined]  # no type information there
+            """Passes the trainer's moments on."""
+
+            def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                journal.end_of_step(control)
+
+            def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+                journal.write(logs or {})
+
+            def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                journal.saved()
+
+        self.trainer.remove_callback(transformers.PrinterCallback)
+        self.trainer.add_callback(Events())

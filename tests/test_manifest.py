@@ -1,0 +1,76 @@
+"""Manifests: what differs is named, what is written is read back, nothing half-written is ever seen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from parallelsearch.errors import DataError, UsageError
+from parallelsearch.manifest import (
+    Manifest,
+    describe_machine,
+    differences,
+    hash_text,
+    plain,
+    read_manifest,
+    versions,
+    write_json,
+)
+
+
+def test_a_manifest_comes_back_as_it_was(tmp_path: Path) -> None:
+    manifest = Manifest({"data": {"n": 3}}, {"cpu": "x"}, ["careful"], "2026-01-01T00:00:00Z", [{"at": "later"}])
+    manifest.write(tmp_path)
+    assert read_manifest(tmp_path) == manifest
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_differences_name_the_leaf() -> None:
+    first = {"search": {"k": 3, "kind": "bm25"}, "seed": 0, "only": 1}
+    second = {"search": {"k": 5, "kind": "bm25"}, "seed": 0}
+    found = differences(first, second)
+    assert [one.key for one in found] == ["only", "search.k"]
+    assert str(found[0]) == "only: 1 against (nothing)"
+    assert str(found[1]) == "search.k: 3 against 5"
+    assert differences(first, first) == []
+
+
+def test_a_fresh_set_up_equals_the_one_that_was_read(tmp_path: Path) -> None:
+    setup = plain({"limits": (1, 2), "path": Path("x"), "none": None})
+    Manifest(setup).write(tmp_path)
+    assert differences(read_manifest(tmp_path).setup, setup) == []
+
+
+def test_the_machine_is_described_without_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOSTNAME", "secret-host")
+    record = describe_machine()
+    assert record["num_cpus"] >= 1
+    assert record["versions"]["parallelsearch"]
+    assert "secret-host" not in json.dumps(record)
+    assert "no-such-package" not in versions(["numpy", "no-such-package"])
+    assert len(hash_text("x")) == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "cannot be read"), ("[]", "not the manifest"), ('{"setup": {}, "version": 99}', "version 99")],
+)
+def test_a_bad_manifest_is_named(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_manifest(tmp_path)
+
+
+def test_a_folder_without_one_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="parallelsearch eval --out"):
+        read_manifest(tmp_path)
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    write_json(path, {"old": 1})
+    with pytest.raises(TypeError):
+        write_json(path, {"new": object()})
+    assert json.loads(path.read_text()) == {"old": 1}

@@ -1,0 +1,180 @@
+"""A run that is killed at any moment and started again has the metrics of one that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_runs import VALUES, demo_search, tiny_model, tiny_recipe
+
+from parallelsearch.errors import UsageError
+from parallelsearch.training import checkpoints, smoke
+from parallelsearch.training.loop import run, train
+from parallelsearch.training.metrics_log import curve, read_metrics
+
+CHANGES: dict[str, Any] = {"train.steps": 7, "train.save_every": 2, "train.eval_every": 3, "data.num_validation": 8}
+
+
+def write_recipe(path: Path, out: Path) -> Path:
+    values: dict[str, dict[str, Any]] = {name: dict(section) for name, section in VALUES.items()}
+    for key, value in {**CHANGES, "train.out": str(out)}.items():
+        section, name = key.split(".")
+        values[section][name] = value
+    lines = [
+        line
+        for section, entries in values.items()
+        for line in (f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in entries.items()))
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def start(recipe: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "parallelsearch.training", str(recipe)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def kill_when(process: subprocess.Popen[str], condition: Any) -> None:
+    deadline = time.monotonic() + 120
+    while process.poll() is None and not condition():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.002)
+    assert process.poll() is None, f"it ended before it could be killed: {process.communicate()[0][-2000:]}"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_kill_9_and_again_gives_the_curve_of_an_uninterrupted_run(tmp_path: Path) -> None:
+    whole = write_recipe(tmp_path / "whole.toml", tmp_path / "whole")
+    train(whole)
+    expected = curve(read_metrics(tmp_path / "whole" / "metrics.jsonl"))
+    assert {record["step"] for record in expected} == set(range(8))
+
+    out = tmp_path / "killed"
+    recipe = write_recipe(tmp_path / "killed.toml", out)
+    metrics = out / "metrics.jsonl"
+
+    def steps_done() -> int:
+        return (
+            sum('"loss"' in line for line in metrics.read_text(encoding="utf-8").splitlines())
+            if metrics.exists()
+            else 0
+        )
+
+    # In the middle of a step, three steps in: one of them was never saved.
+    kill_when(start(recipe), lambda: steps_done() >= 3)
+    # While a checkpoint is being written: its folder is there, its mark is not.
+    folder = out / "checkpoints"
+    kill_when(
+        start(recipe),
+        lambda: any(not (c / checkpoints.MARK).exists() for c in folder.glob("checkpoint-[4-7]")),
+    )
+    last = start(recipe)
+    output, _ = last.communicate(timeout=150)
+    assert last.returncode == 0, output[-3000:]
+    assert "going on from step" in output
+    assert curve(read_metrics(metrics)) == expected
+    weights = [
+        sorted((tmp_path / name / "checkpoints").glob("checkpoint-7/*.safetensors"))[0] for name in ("whole", "killed")
+    ]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_only_marked_checkpoints_count(tmp_path: Path) -> None:
+    for step in (2, 4, 10, 12):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "model.safetensors").touch()
+        if step != 12:
+            checkpoints.mark_complete(tmp_path / f"checkpoint-{step}", step // 2)
+    assert [step for step, _ in checkpoints.completed(tmp_path)] == [1, 2, 5]
+    checkpoints.remove_incomplete(tmp_path)
+    assert not (tmp_path / "checkpoint-12").exists()
+    checkpoints.rotate(tmp_path, keep=1, best_step=1)
+    assert [step for step, _ in checkpoints.completed(tmp_path)] == [1, 5]
+    assert checkpoints.completed(tmp_path / "nowhere") == []
+
+
+def go(out: Path, changes: dict[str, Any], **options: Any) -> Any:
+    model, tokenizer = tiny_model()
+    recipe = tiny_recipe(out, changes)
+    pools, validation = [smoke.questions(60)], smoke.questions(8, seed=9)
+    return run(recipe, pools, validation, demo_search(), model=model, tokenizer=tokenizer, with_plot=False, **options)
+
+
+def test_a_longer_run_continues_a_shorter_one_exactly(tmp_path: Path) -> None:
+    changes = {"train.save_every": 2, "train.updates_per_step": 2, "train.beta": 0.05}
+    changes |= {"guards.window": 2, "guards.min_split_parallel": 1.0}  # an alarm that rings once, before the cut
+    go(tmp_path / "whole", {**changes, "train.steps": 4})
+    go(tmp_path / "parts", {**changes, "train.steps": 2})
+    result = go(tmp_path / "parts", {**changes, "train.steps": 4})
+    assert result.is_finished
+    whole, parts = (curve(read_metrics(tmp_path / name / "metrics.jsonl")) for name in ("whole", "parts"))
+    assert parts == whole
+    assert [record["step"] for record in parts if "serial_collapse" in record.get("alarms", "")] == [2]
+    lines: list[str] = []
+    assert go(tmp_path / "parts", {**changes, "train.steps": 4}, say=lines.append).step == 4
+    assert "done already" in lines[0]
+
+
+def test_lora_resumes_exactly_with_its_reference(tmp_path: Path) -> None:
+    changes = {"train.save_every": 1, "train.beta": 0.05, "model.lora_rank": 4}
+    go(tmp_path / "whole", {**changes, "train.steps": 3})
+    go(tmp_path / "parts", {**changes, "train.steps": 1})
+    go(tmp_path / "parts", {**changes, "train.steps": 3})
+    whole, parts = (curve(read_metrics(tmp_path / name / "metrics.jsonl")) for name in ("whole", "parts"))
+    assert parts == whole
+    assert whole[0]["kl"] == 0.0
+    assert whole[2]["kl"] > 0.0
+
+
+def test_a_time_limit_saves_and_stops(tmp_path: Path) -> None:
+    result = go(tmp_path / "run", {"train.steps": 400}, time_limit_s=0.1)
+    assert not result.is_finished
+    assert result.step == 1
+    assert result.last is not None
+    again = go(tmp_path / "run", {"train.steps": 400}, time_limit_s=0.1)
+    assert again.step == 2
+
+
+def test_the_best_and_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    changes = {"train.steps": 6, "train.save_every": 1, "train.eval_every": 2, "train.keep_checkpoints": 2}
+    result = go(tmp_path / "run", changes)
+    kept = [step for step, _ in checkpoints.completed(tmp_path / "run" / "checkpoints")]
+    best = json.loads((tmp_path / "run" / "best.json").read_text(encoding="utf-8"))
+    records = [record for record in read_metrics(tmp_path / "run" / "metrics.jsonl") if "val/accuracy" in record]
+    top = max(record["val/accuracy"] for record in records)
+    assert best["accuracy"] == top == result.best_accuracy
+    assert best["step"] == max(record["step"] for record in records if record["val/accuracy"] == top)
+    assert {5, 6} <= set(kept)
+    assert len(kept) <= 3
+    if best["step"] > 0:
+        assert best["step"] in kept
+        assert result.best is not None
+        assert (result.best / "model.safetensors").is_file()
+        assert (result.best / "tokenizer.json").is_file()
+
+
+def test_another_recipe_or_model_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    go(tmp_path / "run", {"train.steps": 1})
+    with pytest.raises(
+        UsageError, match=r"started differently(.|\n)*train\.lr: 0\.004 against 0\.001(.|\n)*train\.out="
+    ):
+        go(tmp_path / "run", {"train.steps": 2, "train.lr": 1e-3})
+    with pytest.raises(UsageError, match=r"model\.name"):
+        go(tmp_path / "run", {"train.steps": 2, "model.name": "another"})
+    recipe = tiny_recipe(tmp_path / "run", {"train.steps": 2})
+    with pytest.raises(UsageError, match="questions"):
+        run(recipe, [smoke.questions(50)], smoke.questions(8, seed=9), demo_search())
+    with pytest.raises(UsageError, match="/no/such/model"):
+        train(write_recipe(tmp_path / "r.toml", tmp_path / "other"), ["model.name=/no/such/model"])
