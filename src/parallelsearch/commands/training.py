@@ -24,7 +24,7 @@ def _say(line: str) -> None:
 def coldstart(recipe: RecipeArgument, overrides: OverridesArgument = None, as_json: JsonOption = False) -> None:
     """Build trajectories for the cold start from questions with known evidence, with real search results.
 
-    Example: parallelsearch coldstart coldstart-demo.toml
+    Example: parallelsearch coldstart coldstart-own-questions.toml
     """
     from parallelsearch.training.coldstart_run import load_coldstart_recipe, run_coldstart
 

@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +68,21 @@ def parse_spec(spec: str) -> ModelSpec:
     if not plus or Path(spec).expanduser().is_dir():
         return ModelSpec(spec, resolve(spec))
     folder = Path(adapter).expanduser()
+    if not folder.is_dir() and (packaged := _packaged_adapter(adapter)) is not None:
+        folder = packaged
     if not (folder / "adapter_config.json").is_file():
         what = "has no adapter_config.json" if folder.is_dir() else "does not exist"
         raise UsageError(
-            f"the adapter folder '{adapter}' {what}; expected hf:BASE+ADAPTER with a folder written by peft"
+            f"the adapter folder '{adapter}' {what}; expected hf:BASE+ADAPTER with a folder written by peft, or the "
+            "adapter that comes with the package: hf:smollm2-135m+parallel"
         )
     return ModelSpec(base, resolve(base), folder)
+
+
+def _packaged_adapter(name: str) -> Path | None:
+    """An adapter that comes with this package, by its name."""
+    folder = Path(str(files("parallelsearch"))) / "adapters" / name
+    return folder if re.fullmatch(r"[a-z0-9-]+", name) and folder.is_dir() else None
 
 
 def resolve(spec: str) -> Path:

@@ -108,7 +108,7 @@ def _pairs(group: Sequence[tuple[Question, tuple[str, ...]]], num_others: int, r
                 replace(
                     question,
                     question=text,
-                    id=f"{question.id}~{other.id}",
+                    id=f"{question.id}.{keep}~{other.id}.{others.index(new)}",
                     golden_answers=[names[keep], new],
                     supporting_titles=None,
                     metadata={"recombined_from": [question.id, other.id]},
