@@ -4,6 +4,7 @@ import time
 import pytest
 
 from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError
+from parallelsearch.retrieval.base import DegradedHits
 from parallelsearch.search import Search
 
 
@@ -51,6 +52,14 @@ async def test_the_cache_forgets_the_oldest(echo):
         await search.find(query)
     assert (await search.find("a")).cached
     assert not (await search.find("b")).cached
+
+
+async def test_an_answer_with_a_part_missing_is_not_cached(echo):
+    retriever = echo()
+    retriever._answer = lambda query, k: DegradedHits([], failures=["dense: down"])
+    search = Search(retriever)
+    await search.find("a")
+    assert not (await search.find("a")).cached
 
 
 async def test_a_failed_query_is_a_value_and_the_others_count(echo):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parallelsearch.errors import SearchError, SearchTimeoutError, TransientError, UsageError
-from parallelsearch.retrieval.base import Hit, Result, Retriever
+from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
 
 _Key = tuple[str, int, str]
 """Query, number of hits, and the scope within which an answer may be shared."""
@@ -235,7 +235,8 @@ class Search:
         return [error] * len(queries)
 
     def _resolve(self, job: _Job, hits: list[Hit]) -> None:
-        if self._cache_size and not job.key[2]:
+        # Not kept: a scoped answer, and one with a part of the backend missing, which may be back next time.
+        if self._cache_size and not job.key[2] and not isinstance(hits, DegradedHits):
             self._cache[job.key] = hits
             while len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)

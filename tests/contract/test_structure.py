@@ -135,3 +135,54 @@ def test_no_print_in_the_library():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert not calls
+
+
+# A framework is a guest in a few files. A new file in this table is a decision, not an accident.
+GUESTS = {
+    "accelerate": {"training/grpo.py", "training/loop.py"},
+    "bm25s": {"retrieval/bm25.py"},
+    "datasets": {"datasets.py", "training/grpo.py", "training/sft.py"},
+    "faiss": {"retrieval/faiss_index.py"},
+    "fastapi": {"server/search_server.py"},
+    "gguf": {"policy/models.py"},
+    "matplotlib": {"report_plots.py", "training/metrics_log.py"},
+    "mcp": {"retrieval/mcp_answers.py", "retrieval/mcp_client.py", "server/mcp_server.py"},
+    "peft": {"policy/models.py", "training/models.py"},
+    "pyarrow": {"data.py", "retrieval/corpus.py"},
+    "pymilvus": {"retrieval/milvus.py"},
+    "sentence_transformers": {"retrieval/encoder.py", "retrieval/rerank.py"},
+    "tenacity": {"retry.py"},
+    "trl": {"training/grpo.py", "training/sft.py"},
+    "uvicorn": {"server/search_server.py"},
+    "zstandard": {"retrieval/corpus.py"},
+}
+
+
+def guests_of(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.add(node.module.split(".")[0])
+        elif (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "id", "") == "require"
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            found.add(str(node.args[0].value).split(".")[0])
+    return found
+
+
+def test_frameworks_live_where_they_are_said_to():
+    where: dict[str, set[str]] = {name: set() for name in GUESTS}
+    for path in MODULES:
+        for name in guests_of(path) & GUESTS.keys():
+            where[name].add(str(path.relative_to(SRC)))
+    assert where == GUESTS
+
+
+def test_torch_stays_out_of_the_core():
+    allowed = {"policy", "retrieval", "training", "doctor.py"}
+    users = {path.relative_to(SRC).parts[0] for path in MODULES if "torch" in guests_of(path)}
+    assert users <= allowed

@@ -15,10 +15,10 @@ from tiny_encoders import tiny_encoder
 pytest.importorskip("sentence_transformers")
 
 from parallelsearch.errors import IndexDamagedError, SearchError, TransientSearchError, UsageError
-from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever
+from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result, Retriever
 from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
 from parallelsearch.retrieval.encoder import Encoder
-from parallelsearch.retrieval.hybrid import DegradedHits, HybridRetriever, build_hybrid, fuse, open_hybrid
+from parallelsearch.retrieval.hybrid import HybridRetriever, build_hybrid, fuse, open_hybrid
 from parallelsearch.retrieval.store import open_manifest
 
 HELD = [Passage(f"p{n}", f"Town {n}", f"Town {n} lies {n * 7 % 100} km from the sea.") for n in range(40)]

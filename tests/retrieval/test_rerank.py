@@ -12,9 +12,8 @@ from tiny_encoders import tiny_cross_encoder
 pytest.importorskip("sentence_transformers")
 
 from parallelsearch.errors import SearchError, UsageError
-from parallelsearch.retrieval.base import Hit, Passage, Result
+from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result
 from parallelsearch.retrieval.bm25 import BM25Retriever
-from parallelsearch.retrieval.hybrid import DegradedHits
 from parallelsearch.retrieval.rerank import RerankRetriever
 
 HELD = [Passage(f"p{n}", f"Town {n}", f"Town {n} lies {n * 37 % 100} km from the sea.") for n in range(30)]

@@ -13,15 +13,15 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from parallelsearch.errors import PolicyError, UsageError, nearest, require
 from parallelsearch.grammar import STOP_STRINGS
 from parallelsearch.policy import models
-from parallelsearch.policy.base import Generation, OnText, Policy, Sampling
+from parallelsearch.policy.base import Generation, OnText, Sampling
+from parallelsearch.policy.encoding import EncodingPolicy, Template
 from parallelsearch.policy.stops import StopBank, token_bytes
-from parallelsearch.trajectory import Author, Segment
+from parallelsearch.trajectory import Segment
 
 if TYPE_CHECKING:
     from parallelsearch.policy.engines import Engine
@@ -30,7 +30,7 @@ EngineName = Literal["auto", "slot", "batch"]
 DEFAULT_MAX_CONTEXT = 4096
 
 
-class LocalPolicy(Policy):
+class LocalPolicy(EncodingPolicy):
     """A model in memory and the engine that runs it."""
 
     name = "hf"
@@ -45,20 +45,19 @@ class LocalPolicy(Policy):
         deterministic: bool = False,
         max_context: int | None = None,
         dtype: Any = None,
+        template: Template = "auto",
         label: str = "in-memory",
         details: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        """`dtype` is what the model computes in, where that differs from how its weights are kept. `options` go to the
-        engine (`max_slots`, `max_batch`, `timeout_s`, ...)."""
+        """`dtype` is what the model computes in, where that differs from how its weights are kept. `template`: `chat` wraps
+        the prompt in the tokenizer's chat template, `base` sends it as it is, `auto` takes what there is. `options` go to
+        the engine (`max_slots`, `max_batch`, `timeout_s`, ...)."""
         require("torch", "local")
         require("transformers", "local")
         # A peft wrapper keeps the adapter inside the layers of the model it wraps.
         self.model = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self.tokenizer = tokenizer
-        self.label = label
-        # The same passages come back in every sample of a question: count each once.
-        self._count = lru_cache(maxsize=65_536)(lambda text: len(self._encode_untrusted(text)))
+        super().__init__(tokenizer, label, template)
         self._details = details or {}
         config = self.model.config.get_text_config()
         limit = int(getattr(config, "max_position_embeddings", None) or DEFAULT_MAX_CONTEXT)
@@ -89,32 +88,6 @@ class LocalPolicy(Policy):
         if found.adapter is not None:
             details |= {"adapter": found.adapter.name, "adapter_weights": models.quick_hash(found.adapter)}
         return cls(model, tokenizer, label=found.name, details=details, **options)
-
-    # ---- text and tokens ---------------------------------------------------------------------------------------------
-
-    def prompt(self, text: str, question: str) -> Segment:
-        """The chat template around the text, ready for the assistant's turn; a tokenizer without one gets it raw."""
-        if getattr(self.tokenizer, "chat_template", None):
-            messages = [{"role": "user", "content": text}]
-            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-            ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=False)
-        else:
-            ids = self.tokenizer.encode(text, add_special_tokens=True, split_special_tokens=True)
-        return Segment("prompt", text, [int(i) for i in ids])
-
-    def insert(self, text: str, author: Author) -> Segment:
-        return Segment(author, text, self._encode_untrusted(text))
-
-    def count_tokens(self, text: str) -> int:
-        return self._count(text)
-
-    def _encode_untrusted(self, text: str) -> list[int]:
-        return [int(i) for i in self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)]
-
-    def decode(self, ids: list[int]) -> str:
-        """The text of ids the model drew: special tokens left out, nothing tidied."""
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return text
 
     # ---- the protocol ------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +42,14 @@ class Hit(Passage):
 
 Result = list[Hit] | SearchError
 """What one query came to: its hits, best first, or why there are none."""
+
+
+class DegradedHits(list[Hit]):
+    """Hits found without the help of every part. `failures` says which part was missing and why."""
+
+    def __init__(self, hits: Iterable[Hit], failures: Sequence[str]) -> None:
+        super().__init__(hits)
+        self.failures = tuple(failures)
 
 
 class Retriever(ABC):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import IndexDamagedError, SearchError, SearchTimeoutError, TransientSearchError, UsageError
-from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever
+from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result, Retriever
 from parallelsearch.retrieval.bm25 import BM25Retriever, BuildReport, OnProgress, build_bm25
 from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP
 from parallelsearch.retrieval.dense import DenseRetriever, SearchKind, build_dense
@@ -28,14 +28,6 @@ DEFAULT_DEPTH = 50
 PART_FOLDERS = ("bm25", "dense")
 
 _log = logging.getLogger(__name__)
-
-
-class DegradedHits(list[Hit]):
-    """Hits found without the help of every part. `failures` says which part was missing and why."""
-
-    def __init__(self, hits: Iterable[Hit], failures: Sequence[str]) -> None:
-        super().__init__(hits)
-        self.failures = tuple(failures)
 
 
 def fuse(rankings: Sequence[Sequence[Hit]], weights: Sequence[float], k: int, rrf_k: int = RRF_K) -> list[Hit]:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from parallelsearch.errors import UsageError, require
-from parallelsearch.retrieval.base import Hit, Result, Retriever
+from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
 from parallelsearch.retrieval.encoder import loading_errors, passage_text, plain_text, quiet_loading
-from parallelsearch.retrieval.hybrid import DegradedHits
 
 _log = logging.getLogger(__name__)
 

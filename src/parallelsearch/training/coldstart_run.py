@@ -26,7 +26,7 @@ from parallelsearch.datasets import held_out, training_pool
 from parallelsearch.errors import PolicyError, UsageError, require
 from parallelsearch.policy import models
 from parallelsearch.policy.base import Generation, Policy
-from parallelsearch.policy.local import LocalPolicy
+from parallelsearch.policy.encoding import EncodingPolicy
 from parallelsearch.search import Search
 from parallelsearch.training.coldstart import ColdStartReport, ColdStartSettings, build_coldstart
 from parallelsearch.training.pool import KINDS, Pool, check_pool, cut_by_kind, training_questions
@@ -95,11 +95,11 @@ def load_coldstart_recipe(
     return load(path, ColdStartRecipe, overrides)
 
 
-class TokenizerEncoder(LocalPolicy):
+class TokenizerEncoder(EncodingPolicy):
     """The text side of the local policy without its weights: the same prompt, the same encoding, no generation."""
 
     def __init__(self, tokenizer: Any, label: str = "tokenizer", max_context: int | None = None) -> None:
-        self.tokenizer, self.label = tokenizer, label
+        super().__init__(tokenizer, label)
         if max_context is not None:
             self.max_context = max_context
 
@@ -110,17 +110,11 @@ class TokenizerEncoder(LocalPolicy):
         with models.quiet_transformers():
             return cls(transformers.AutoTokenizer.from_pretrained(str(folder)), model)
 
-    def count_tokens(self, text: str) -> int:
-        return len(self.insert(text, "search").token_ids or ())
-
     async def generate(self, *_: Any, **__: Any) -> Generation:
         raise PolicyError("this policy only encodes; it has no weights to generate with")
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "tokenizer", "model": self.label}
-
-    async def aclose(self) -> None:
-        return None
 
 
 @dataclass(slots=True)

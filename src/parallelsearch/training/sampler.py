@@ -26,7 +26,6 @@ class TrainingPolicy(LocalPolicy):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._prompts: dict[str, Segment] = {}
-        self._counts: dict[str, int] = {}
 
     def prompt(self, text: str, question: str) -> Segment:
         found = self._prompts.get(text)
@@ -34,13 +33,6 @@ class TrainingPolicy(LocalPolicy):
             _make_room(self._prompts)
             found = self._prompts[text] = super().prompt(text, question)
         return Segment(found.author, found.text, found.token_ids)
-
-    def count_tokens(self, text: str) -> int:
-        count = self._counts.get(text)
-        if count is None:
-            _make_room(self._counts)
-            count = self._counts[text] = super().count_tokens(text)
-        return count
 
 
 def _make_room(kept: dict[str, Any]) -> None:
@@ -63,6 +55,7 @@ def sampling_policy(recipe: Recipe, weights: Weights) -> TrainingPolicy:
         engine=settings.engine,
         deterministic=settings.is_deterministic,
         max_context=settings.max_tokens,
+        template=recipe.model.template,
         label=recipe.model.name,
         **options,
     )
