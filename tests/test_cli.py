@@ -119,6 +119,16 @@ def test_index_names_the_bad_line_unless_told_to_skip(tmp_path):
         (["index", "none.jsonl", "--out", "x"], 2, ["none.jsonl"]),
         (["data", "none.jsonl"], 2, ["none.jsonl"]),
         (["frobnicate"], 2, ["frobnicate"]),
+        (["eval", "--data", "hotpotqa-pra", "--out", "r"], 2, ["hotpotqa-par"]),
+        (["eval", "--method", "paralel", "--out", "r"], 2, ["parallel"]),
+        (["compare", "nowhere", "elsewhere"], 2, ["nowhere"]),
+        (["train", "none.toml"], 2, ["none.toml"]),
+        (["index", "--plan", "0"], 2, ["at least 1"]),
+        (["index"], 2, ["parallelsearch index CORPUS --out DIR"]),
+        (["serve", "search", "--mcp", "smoke"], 2, ["stdio"]),
+        (["serve", "agent", "--port", "70000"], 2, ["65535"]),
+        (["view", "a.jsonl", "b.jsonl"], 2, ["--html"]),
+        (["data", "no-such-set"], 2, ["no-such-set"]),
     ],
 )
 def test_bad_input_gets_a_message_and_no_traceback(tmp_path, arguments, status, words):
@@ -158,3 +168,43 @@ def test_doctor_says_what_to_type():
 def test_version_and_help():
     assert run("--version").stdout.startswith("parallelsearch ")
     assert "Example" in run("ask", "--help").stdout
+
+
+def test_a_recipe_with_a_wrong_key_names_the_right_one(tmp_path):
+    recipe = (Path(__file__).parents[1] / "recipes" / "cpu-smoke.toml").read_text()
+    (tmp_path / "r.toml").write_text(recipe.replace("questions_per_step", "question_per_step"))
+    fails(run("train", "r.toml", cwd=tmp_path), 2, "question_per_step", "questions_per_step")
+
+
+def test_eval_compare_and_report(tmp_path):
+    for name in ("one", "two"):
+        result = run("eval", "--data", "demo", "--limit", "30", "--out", name, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+    assert "demo" in result.stdout
+    summary = json.loads((tmp_path / "one" / "summary.json").read_text())
+    subset = summary["subsets"]["demo"]
+    assert set(subset) >= {"n", "em", "f1", "num_llm_calls", "num_searches", "split_ratio", "failures", "ci95"}
+    assert (subset["n"], subset["em"]) == (30, 1.0)
+    assert summary["manifest"]
+    assert (tmp_path / "one" / "report.html").is_file()
+    compared = run("compare", "one", "two", "--json", cwd=tmp_path)
+    assert json.loads(compared.stdout)["num_shared"] == 30
+    other = run("eval", "--data", "demo", "--limit", "30", "--k", "1", "--out", "three", cwd=tmp_path)
+    assert other.returncode == 0, other.stderr
+    fails(run("compare", "one", "three", cwd=tmp_path), 2, "k")
+
+
+def test_a_port_in_use_is_said(tmp_path):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        fails(run("serve", "search", "--port", port, cwd=tmp_path), 2, port)
+        fails(run("serve", "agent", "--port", port, cwd=tmp_path), 2, port)
+
+
+def test_the_demo_can_be_asked_one_thing_at_a_time():
+    record = json.loads(run("ask", MONET, "--sequential", "--json").stdout)
+    assert (record["num_llm_calls"], record["num_searches"], record["num_subqueries"]) == (3, 2, 2)
