@@ -12,10 +12,10 @@ import importlib.util
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
-from importlib.metadata import version
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TextIO
 
+from parallelsearch import __version__
 from parallelsearch.demo import DemoPolicy
 from parallelsearch.errors import require
 from parallelsearch.policy.base import Policy
@@ -195,7 +195,7 @@ class _Handlers:
                 "pending_questions": self.answering.pending.num_pending,
                 "policy": self.answering.policy.describe(),
                 "search": self.answering.search.describe(),
-                "version": version("parallelsearch"),
+                "version": __version__,
             }
         return json_response(state)
 
@@ -292,7 +292,7 @@ def _openapi() -> dict[str, Any]:
     }  # fmt: skip
     return {
         "openapi": "3.1.0",
-        "info": {"title": "parallelsearch agent", "version": version("parallelsearch")},
+        "info": {"title": "parallelsearch agent", "version": __version__},
         "paths": {
             "/v1/chat/completions": {"post": {"requestBody": body, "responses": {**ok, **refused}}},
             "/v1/models": {"get": {"responses": {"200": {"description": "the models", "content": said}}}},

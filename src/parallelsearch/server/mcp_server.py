@@ -12,11 +12,11 @@ import dataclasses
 import json
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from parallelsearch import __version__
 from parallelsearch.errors import require
 from parallelsearch.search import Found, Search
 from parallelsearch.server.limits import RefusalError, ServerSettings, is_authorized
@@ -93,7 +93,7 @@ def create_mcp_server(
 
     limits = settings or ServerSettings()
     server: MCPServer[None] = MCPServer(
-        "parallelsearch", instructions=_INSTRUCTIONS, version=version("parallelsearch"), log_level="WARNING"
+        "parallelsearch", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
     Query = Annotated[str, Field(description="what to look for", max_length=limits.max_query_chars)]
     Queries = Annotated[

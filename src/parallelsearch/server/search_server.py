@@ -20,9 +20,9 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import replace
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TextIO
 
+from parallelsearch import __version__
 from parallelsearch.errors import UsageError, require
 from parallelsearch.retrieval.http_client import is_loopback
 from parallelsearch.retrieval.remote import document_of, error_of
@@ -95,7 +95,7 @@ def create_search_app(search: Search, *, settings: ServerSettings | None = None)
         yield
         await search.aclose()
 
-    app = FastAPI(title="parallelsearch", version=version("parallelsearch"), lifespan=lifespan)
+    app = FastAPI(title="parallelsearch", version=__version__, lifespan=lifespan)
 
     async def answer(request: Request) -> tuple[RetrieveRequest, list[Found]]:
         if not is_authorized(request.headers.get("authorization"), settings.token):
