@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -53,6 +52,8 @@ def evaluate_command(
 
     Example: parallelsearch eval --data demo --policy demo --search demo --out run
     """
+    import asyncio
+
     from parallelsearch.addresses import open_policy, open_search
     from parallelsearch.datasets import load_questions
     from parallelsearch.evaluation import EvaluationSettings, evaluate, evaluate_answers
