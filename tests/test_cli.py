@@ -52,7 +52,7 @@ def test_ask_shows_the_split_and_both_searches():
     assert "When was Claude Monet born?" in result.stdout
     assert "When was Camille Pissarro born?" in result.stdout
     assert "answer: Camille Pissarro" in result.stdout
-    assert "2 LLM calls, 1 rounds of search, 2 sub-queries" in result.stdout
+    assert "2 LLM calls, 1 round of search, 2 sub-queries" in result.stdout
 
 
 def test_ask_json_is_the_trajectory_object(monet):

@@ -107,10 +107,14 @@ def _answer_line(trajectory: Trajectory) -> Text:
 def _figures_line(trajectory: Trajectory) -> Text:
     took = f", {trajectory.elapsed_s:.2f} s" if trajectory.elapsed_s is not None else ""
     return Text(
-        f"{trajectory.num_llm_calls} LLM calls, {trajectory.num_searches} rounds of search, "
-        f"{trajectory.num_subqueries} sub-queries{took}",
+        f"{_count(trajectory.num_llm_calls, 'LLM call')}, {_count(trajectory.num_searches, 'round')} of search, "
+        f"{trajectory.num_subqueries} {'sub-query' if trajectory.num_subqueries == 1 else 'sub-queries'}{took}",
         style="dim",
     )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _waterfall(trajectory: Trajectory) -> RenderableType:
