@@ -114,9 +114,14 @@ class EventStream(AsyncIterator[Event]):
     async def aclose(self) -> None:
         """Cancel the rollout if it still runs, and wait until it is gone."""
         self.is_over = True
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        task = self._task
+        if task is None or task.done():
+            return
+        if (loop := task.get_loop()) is asyncio.get_running_loop():
+            task.cancel()
+            await asyncio.wait([task])
+        else:  # a blocking stream of an agent that is closed from another loop; it ends there
+            loop.call_soon_threadsafe(task.cancel)
 
     async def __aenter__(self) -> EventStream:
         return self

@@ -17,9 +17,9 @@ MODULES = {
 
 # A module imports only from modules further up. A package is one level; inside it, cycles are still forbidden.
 LEVELS = [
-    "errors", "retry", "config", "grammar", "answers", "retrieval", "trajectory", "observation", "search", "policy", "rollout",
+    "errors", "retry", "config", "grammar", "answers", "retrieval", "trajectory", "observation", "search", "policy", "rollout", "telemetry",
     "rewards", "data", "datasets", "demo", "statistics", "chance", "metrics", "manifest", "baselines", "baseline_formats", "gold",
-    "run_folder", "evaluation", "comparison", "report_plots", "report_page", "report", "addresses", "agent", "indexing", "terminal",
+    "run_folder", "evaluation", "comparison", "report_plots", "report_page", "report", "addresses", "agent", "integrations", "indexing", "terminal",
     "doctor", "server", "training", "viewer", "commands", "cli",
 ]  # fmt: skip
 
@@ -101,8 +101,11 @@ HEAVY = {
     "datasets",
     "peft",
     "fastapi",
+    "langchain_core",
+    "llama_index",
     "uvicorn",
     "mcp",
+    "opentelemetry",
     "pymilvus",
     "matplotlib",
     "pyarrow",
@@ -145,8 +148,11 @@ GUESTS = {
     "faiss": {"retrieval/faiss_index.py"},
     "fastapi": {"server/search_server.py"},
     "gguf": {"policy/models.py"},
+    "langchain_core": {"integrations/langchain.py"},
+    "llama_index": {"integrations/llama_index.py"},
     "matplotlib": {"report_plots.py", "training/metrics_log.py"},
     "mcp": {"retrieval/mcp_answers.py", "retrieval/mcp_client.py", "server/mcp_server.py"},
+    "opentelemetry": {"telemetry.py"},
     "peft": {"policy/models.py", "training/models.py"},
     "pyarrow": {"data.py", "retrieval/corpus.py"},
     "pymilvus": {"retrieval/milvus.py"},

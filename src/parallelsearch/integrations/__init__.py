@@ -1,0 +1,149 @@
+"""What the bridges to other frameworks share; each framework is a guest in one module beside this one.
+
+A foreign retriever becomes a backend: one call a query, its failure a value, its documents turned into hits. Ours becomes
+a foreign retriever or tool: `SharedSearch` and the agent each live in one event loop of their own, so that blocking and
+async callers of any thread share connections, cache and micro-batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from parallelsearch.addresses import open_search
+from parallelsearch.agent import Agent, LoopThread
+from parallelsearch.errors import SearchError, TransientSearchError, UsageError
+from parallelsearch.retrieval.base import Hit, Result, Retriever
+from parallelsearch.search import Search
+from parallelsearch.trajectory import Trajectory
+
+TOOL_NAME = "answer_with_search"
+TOOL_DESCRIPTION = (
+    "Answers a factual question by searching. Give the whole question: it is split into independent parts, "
+    "which are looked up at the same time."
+)
+
+
+# ---- theirs as ours --------------------------------------------------------------------------------------------------
+
+
+class ForeignRetriever(Retriever):
+    """A backend that asks another framework's retriever, one query a call. Subclasses implement `find`."""
+
+    max_batch = 1
+
+    def __init__(self, retriever: object, max_concurrency: int = 16) -> None:
+        if max_concurrency < 1:
+            raise UsageError(f"max_concurrency must be at least 1, not {max_concurrency}")
+        self.max_concurrency = max_concurrency
+        self._kind = type(retriever).__name__
+
+    @abstractmethod
+    async def find(self, query: str, k: int) -> list[Hit]:
+        """At most `k` hits, best first. Whatever it raises becomes the query's error."""
+
+    async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
+        return list(await asyncio.gather(*(self._find(query, k) for query in queries)))
+
+    async def _find(self, query: str, k: int) -> Result:
+        try:
+            return (await self.find(query, k))[:k]
+        except OSError as error:  # connections and time-outs
+            return TransientSearchError(f"{self._kind} failed: {type(error).__name__}: {error}")
+        except Exception as error:  # a guest's bug is the query's error
+            return SearchError(f"{self._kind} failed: {type(error).__name__}: {error}")
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": self.name, "retriever": self._kind}
+
+
+def hit_of(text: str, metadata: Mapping[str, Any], rank: int, id: str | None = None, score: float | None = None) -> Hit:
+    """A hit from text and the metadata that frameworks commonly give. The score is 0 where none is told."""
+    source = str(metadata.get("url") or metadata.get("source") or "")
+    if score is None:
+        known = metadata.get("score", metadata.get("relevance_score"))
+        score = float(known) if isinstance(known, int | float) else 0.0
+    date = metadata.get("date")
+    return Hit(
+        id=str(id or metadata.get("id") or hashlib.sha256(text.encode()).hexdigest()[:16]),
+        title=str(metadata.get("title") or metadata.get("file_name") or ""),
+        text=text,
+        url=source if source.startswith(("http://", "https://")) else None,
+        date=None if date is None else str(date),
+        score=score,
+        rank=rank,
+    )
+
+
+# ---- ours as theirs --------------------------------------------------------------------------------------------------
+
+
+class SharedSearch:
+    """One search for callers of any thread or event loop. Close it when its connections are no longer needed."""
+
+    def __init__(self, search: Search | str = "demo", k: int | None = None) -> None:
+        self.search = open_search(search) if isinstance(search, str) else search
+        self.k = self.search.k if k is None else k
+        self._loop = LoopThread("parallelsearch-shared")
+
+    async def _find(self, query: str) -> list[Hit]:
+        found = await self.search.find(query, self.k)
+        if found.error is not None:
+            raise found.error
+        return found.hits
+
+    def find(self, query: str) -> list[Hit]:
+        """The hits of a query; raises `SearchError`, as a foreign framework expects."""
+        return self._loop.run(self._find(query))
+
+    async def find_async(self, query: str) -> list[Hit]:
+        return await asyncio.wrap_future(self._loop.submit(self._find(query)))
+
+    def close(self) -> None:
+        if self._loop.is_running:
+            self._loop.run(self.search.aclose())
+            self._loop.stop()
+
+    def __enter__(self) -> SharedSearch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def shared(search: SharedSearch | Search | str, k: int | None) -> SharedSearch:
+    return search if isinstance(search, SharedSearch) else SharedSearch(search, k)
+
+
+def metadata_of(hit: Hit) -> dict[str, Any]:
+    """What travels beside the text of a passage; unknown fields are left out."""
+    fields = {"title": hit.title, "url": hit.url, "date": hit.date, "score": hit.score, "rank": hit.rank}
+    return {name: value for name, value in fields.items() if value not in (None, "")}
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a tool gives: as text for the model that called it, with everything that happened for the program."""
+
+    trajectory: Trajectory
+
+    def __str__(self) -> str:
+        if self.trajectory.answer:
+            return self.trajectory.answer
+        return f"No answer was found ({self.trajectory.error or self.trajectory.stop})."
+
+
+def answer(agent: Agent, question: str) -> Answered:
+    return Answered(agent.ask(question))
+
+
+async def answer_async(agent: Agent, question: str) -> Answered:
+    """In the agent's own loop, not the caller's, so that one agent serves both kinds of callers."""
+    return Answered(await asyncio.wrap_future(agent.submit(agent.ask_async(question))))

@@ -1,0 +1,107 @@
+"""LangChain: its retrievers as backends, and our search and agent as a retriever and a tool for it.
+
+    Search(LangChainRetriever(store.as_retriever()))     # theirs in our agent
+    as_retriever("bm25:my-index")                        # ours in their chains
+    agent_tool(Agent(...))                               # the whole agent as a tool for their agents
+
+Needs langchain-core only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from parallelsearch.agent import Agent
+from parallelsearch.errors import UsageError, require
+from parallelsearch.integrations import (
+    TOOL_DESCRIPTION,
+    TOOL_NAME,
+    Answered,
+    ForeignRetriever,
+    SharedSearch,
+    answer,
+    answer_async,
+    hit_of,
+    metadata_of,
+    shared,
+)
+from parallelsearch.retrieval.base import Hit
+from parallelsearch.search import Search
+
+if TYPE_CHECKING:
+    from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever
+    from langchain_core.runnables import Runnable
+    from langchain_core.tools import StructuredTool
+
+EXTRA = "integrations"
+
+
+class LangChainRetriever(ForeignRetriever):
+    """A LangChain retriever, or any runnable from a string to documents, as a backend.
+
+    A vector store's retriever is asked for `k` documents; others give as many as they were made to give, cut to `k`.
+    """
+
+    name = "langchain"
+
+    def __init__(self, retriever: Runnable[str, list[Document]], max_concurrency: int = 16) -> None:
+        super().__init__(retriever, max_concurrency)
+        require("langchain_core", EXTRA)
+        from langchain_core.runnables import Runnable
+        from langchain_core.vectorstores import VectorStoreRetriever
+
+        if not isinstance(retriever, Runnable):
+            raise UsageError(f"expected a LangChain retriever, found {type(retriever).__name__}")
+        self._retriever = retriever
+        self._takes_k = isinstance(retriever, VectorStoreRetriever)
+
+    async def find(self, query: str, k: int) -> list[Hit]:
+        options: dict[str, Any] = {"k": k} if self._takes_k else {}
+        documents = await self._retriever.ainvoke(query, **options)
+        return [
+            hit_of(document.page_content, document.metadata, rank, document.id)
+            for rank, document in enumerate(documents, 1)
+        ]
+
+
+def as_retriever(search: SharedSearch | Search | str, k: int | None = None) -> BaseRetriever:
+    """Our search as a LangChain retriever. `k` is the search's own unless given; a search that failed raises."""
+    require("langchain_core", EXTRA)
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever
+
+    found = shared(search, k)
+
+    def documents(hits: list[Hit]) -> list[Document]:
+        return [Document(page_content=hit.text, id=hit.id, metadata=metadata_of(hit)) for hit in hits]
+
+    class ParallelSearchRetriever(BaseRetriever):
+        def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+            return documents(found.find(query))
+
+        async def _aget_relevant_documents(
+            self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
+        ) -> list[Document]:
+            return documents(await found.find_async(query))
+
+    return ParallelSearchRetriever()
+
+
+def agent_tool(agent: Agent, name: str = TOOL_NAME, description: str = TOOL_DESCRIPTION) -> StructuredTool:
+    """The agent as a tool. Its content is the answer, its artifact the `Answered` with the trajectory."""
+    require("langchain_core", EXTRA)
+    from langchain_core.tools import StructuredTool
+
+    def ask(question: str) -> tuple[str, Answered]:
+        found = answer(agent, question)
+        return str(found), found
+
+    async def ask_async(question: str) -> tuple[str, Answered]:
+        found = await answer_async(agent, question)
+        return str(found), found
+
+    return StructuredTool.from_function(
+        ask, ask_async, name=name, description=description, response_format="content_and_artifact"
+    )

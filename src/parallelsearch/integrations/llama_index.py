@@ -1,0 +1,97 @@
+"""LlamaIndex: its retrievers as backends, and our search and agent as a retriever and a tool for it.
+
+    Search(LlamaIndexRetriever(index.as_retriever(similarity_top_k=5)))     # theirs in our agent
+    as_retriever("bm25:my-index")                                           # ours in their query engines
+    agent_tool(Agent(...))                                                  # the whole agent as a tool for their agents
+
+Needs llama-index-core only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parallelsearch.agent import Agent
+from parallelsearch.errors import UsageError, require
+from parallelsearch.integrations import (
+    TOOL_DESCRIPTION,
+    TOOL_NAME,
+    Answered,
+    ForeignRetriever,
+    SharedSearch,
+    answer,
+    answer_async,
+    hit_of,
+    metadata_of,
+    shared,
+)
+from parallelsearch.retrieval.base import Hit
+from parallelsearch.search import Search
+
+if TYPE_CHECKING:
+    from llama_index.core.base.base_retriever import BaseRetriever
+    from llama_index.core.schema import NodeWithScore, QueryBundle
+    from llama_index.core.tools import FunctionTool
+
+EXTRA = "integrations"
+
+
+class LlamaIndexRetriever(ForeignRetriever):
+    """A LlamaIndex retriever as a backend. It gives as many nodes as it was made to give (`similarity_top_k`), cut to
+    `k`: LlamaIndex has no number for one call."""
+
+    name = "llama-index"
+
+    def __init__(self, retriever: BaseRetriever, max_concurrency: int = 16) -> None:
+        super().__init__(retriever, max_concurrency)
+        require("llama_index.core", EXTRA)
+        from llama_index.core.base.base_retriever import BaseRetriever
+
+        if not isinstance(retriever, BaseRetriever):
+            raise UsageError(f"expected a LlamaIndex retriever, found {type(retriever).__name__}")
+        self._retriever = retriever
+
+    async def find(self, query: str, k: int) -> list[Hit]:
+        found = await self._retriever.aretrieve(query)
+        return [
+            hit_of(node.node.get_content(), node.node.metadata, rank, node.node.node_id, node.score)
+            for rank, node in enumerate(found, 1)
+        ]
+
+
+def as_retriever(search: SharedSearch | Search | str, k: int | None = None) -> BaseRetriever:
+    """Our search as a LlamaIndex retriever. `k` is the search's own unless given; a search that failed raises."""
+    require("llama_index.core", EXTRA)
+    from llama_index.core.base.base_retriever import BaseRetriever
+    from llama_index.core.schema import NodeWithScore, TextNode
+
+    found = shared(search, k)
+
+    def nodes(hits: list[Hit]) -> list[NodeWithScore]:
+        return [
+            NodeWithScore(node=TextNode(id_=hit.id, text=hit.text, metadata=metadata_of(hit)), score=hit.score)
+            for hit in hits
+        ]
+
+    class ParallelSearchRetriever(BaseRetriever):
+        def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+            return nodes(found.find(query_bundle.query_str))
+
+        async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+            return nodes(await found.find_async(query_bundle.query_str))
+
+    return ParallelSearchRetriever()
+
+
+def agent_tool(agent: Agent, name: str = TOOL_NAME, description: str = TOOL_DESCRIPTION) -> FunctionTool:
+    """The agent as a tool. Its content is the answer, its raw output the `Answered` with the trajectory."""
+    require("llama_index.core", EXTRA)
+    from llama_index.core.tools import FunctionTool
+
+    def ask(question: str) -> Answered:
+        return answer(agent, question)
+
+    async def ask_async(question: str) -> Answered:
+        return await answer_async(agent, question)
+
+    return FunctionTool.from_defaults(ask, async_fn=ask_async, name=name, description=description)

