@@ -164,3 +164,16 @@ def test_smollm2_is_converted_once(own_cache: Path) -> None:
     assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == 2
     assert "im_start" in (folder / "chat_template.jinja").read_text()
     assert sorted(p.name for p in own_cache.iterdir()) == [".smollm2-135m.lock", "smollm2-135m"]
+
+
+@pytest.mark.parametrize("with_adapter", [False, True])
+def test_weights_change_their_type_and_rotary_frequencies_do_not(base: Path, adapter: Path, with_adapter: bool) -> None:
+    """In bfloat16 the frequencies would have eight bits: positions a few hundred tokens on would be turned wrongly."""
+    import torch
+
+    exact = tiny_models.model().model.rotary_emb.inv_freq
+    loaded, _ = models.load(models.ModelSpec("base", base, adapter if with_adapter else None), "cpu", torch.bfloat16)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
+    assert loaded.dtype == torch.bfloat16
+    assert loaded.model.rotary_emb.inv_freq.dtype == torch.float32
+    assert torch.equal(loaded.model.rotary_emb.inv_freq, exact)
