@@ -160,6 +160,8 @@ def test_doctor_says_what_to_type():
     result = run("doctor")
     assert result.returncode == 0
     assert "522 passages, 179 questions" in result.stdout
+    narrow = run("doctor", env={"COLUMNS": "60"}).stdout
+    assert "…" not in narrow
     checks = json.loads(run("doctor", "--json", env={"SERPER_API_KEY": "very-secret"}).stdout)
     assert all(check["works"] or check["fix"] or "GPU" in check["what"] for check in checks)
     assert "very-secret" not in json.dumps(checks)

@@ -373,7 +373,9 @@ def doctor(as_json: JsonOption = False) -> None:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table("", "what", "found", "to get it")
+        table = Table("")
+        for name in ("what", "found", "to get it"):
+            table.add_column(name, overflow="fold")  # what to type must be there to the last letter
         for check in checks:
             mark = (
                 Text("yes", style="green") if check.works else Text("no", style="red" if check.is_needed else "yellow")

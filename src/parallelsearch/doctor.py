@@ -32,6 +32,7 @@ _FEATURES = (
     ("Milvus", ("pymilvus",), "milvus"),
     ("train on this machine", ("torch", "trl", "datasets", "peft"), "train"),
     ("plots in reports", ("matplotlib",), "report"),
+    ("LangChain and LlamaIndex", ("langchain_core", "llama_index"), "integrations"),
 )
 _BASE = ("bm25s", "httpx", "numpy", "pydantic", "rich", "typer", "zstandard")
 _KEYS = ("OPENAI_API_KEY", "SERPER_API_KEY", "TAVILY_API_KEY", "BRAVE_API_KEY")

@@ -128,7 +128,8 @@ def _running_em(show: bool) -> Iterator[Callable[[Progress], None]]:
 def _print_summary(subsets: dict[str, dict[str, Any]]) -> None:
     from rich.table import Table
 
-    table = Table("subset", "n", "EM", "95%", "F1", "LLM calls", "searches", "split", "failures")
+    table = Table("subset", "n", "EM", "95%", "F1", "calls", "searches", "split", "failures", padding=(0, 0, 0, 1))
+    table.columns[0].overflow = "fold"
     for name, row in subsets.items():
         low, high = row["ci95"]["em"]
         figures = (row["num_llm_calls"], row["num_searches"], row["split_ratio"])
