@@ -250,6 +250,16 @@ def test_lora_trains_and_saves_only_the_adapter(tokenizer: Any, file: Path, tmp_
     assert not (result.final / "model.safetensors").exists()
 
 
+def test_folding_changes_nothing_but_the_speed(tokenizer: Any, file: Path, tmp_path: Path) -> None:
+    curves = []
+    for fold in (False, True):
+        changes = {"model.lora_rank": 4, "model.fold": fold, "train.batch_size": 8}
+        run(recipe_for(file, tmp_path / str(fold), **changes), tokenizer)
+        curves.append([number for row in curve(tmp_path / str(fold)) for number in row])
+    assert curves[1] == pytest.approx(curves[0], rel=1e-3)
+    assert curves[0][1] > curves[0][-2], "the loss falls"
+
+
 def test_a_recipe_that_changed_or_is_not_for_sft_is_refused(tokenizer: Any, file: Path, tmp_path: Path) -> None:
     run(recipe_for(file, tmp_path / "run", **{"train.steps": 1}), tokenizer)
     with pytest.raises(UsageError, match=r"train\.lr"):

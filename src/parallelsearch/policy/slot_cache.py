@@ -4,7 +4,8 @@ A token's index in its slot is its rope position: rows are right-padded, without
 smaller length. The last column is a bin: padding and idle rows write there, so that every write is unconditional.
 
 Grouped-query attention without repeating keys: on CPU the query heads of one key head are folded into the query length
-(measured 9x faster for one-token queries than transformers' `repeat_kv`), on CUDA `enable_gqa=True` is tried against it.
+(measured 9x faster for one-token queries than transformers' `repeat_kv`). On CUDA flash attention reads each slot where it
+lies, up to its own length, without mask, copy or padding; where it does not run, `enable_gqa=True` is tried against folding.
 """
 
 from __future__ import annotations
@@ -12,15 +13,31 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-AttentionKind = Literal["folded", "gqa"]
+AttentionKind = Literal["folded", "gqa", "flash"]
 
-_NAMES: dict[AttentionKind, str] = {"folded": "parallelsearch_folded", "gqa": "parallelsearch_gqa"}
+_NAMES: dict[AttentionKind, str] = {
+    "folded": "parallelsearch_folded",
+    "gqa": "parallelsearch_gqa",
+    "flash": "parallelsearch_flash",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Where the keys of each row lie in the cache laid flat, for flash attention; both int32."""
+
+    starts: Tensor
+    """The first column of each row's slot, and one number more."""
+    lengths: Tensor
+    """How many columns of it count."""
+    max_length: int
 
 
 # ---- attention -------------------------------------------------------------------------------------------------------
@@ -41,8 +58,40 @@ def gqa_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=True)
 
 
+def flash_attention(query: Tensor, keys: Tensor, values: Tensor, spans: Spans, scale: float | None) -> Tensor:
+    """`(B, H, Q, D)` against whole caches `(slots, columns, Hkv, D)`. Several queries are causal and the last ones of
+    their row; of a single one the heads of a key head become its queries, so that the keys are read once."""
+    rows, heads, length, dim = query.shape
+    kv_heads = keys.shape[2]
+    groups = heads // kv_heads
+    if length == 1:
+        flat = query.reshape(rows, kv_heads, groups, dim).transpose(1, 2).reshape(rows * groups, kv_heads, dim)
+        per_row = groups
+    else:
+        flat = query.transpose(1, 2).reshape(rows * length, heads, dim)
+        per_row = length
+    starts = torch.arange(rows + 1, dtype=torch.int32, device=query.device) * per_row
+    output: Tensor = torch.ops.aten._flash_attention_forward(
+        flat,
+        keys.flatten(0, 1),
+        values.flatten(0, 1),
+        starts,
+        spans.starts,
+        per_row,
+        spans.max_length,
+        0.0,
+        length > 1,
+        False,
+        scale=scale,
+        seqused_k=spans.lengths,
+    )[0]
+    if length == 1:
+        return output.reshape(rows, groups, kv_heads, dim).transpose(1, 2).reshape(rows, heads, 1, dim)
+    return output.reshape(rows, length, heads, dim).transpose(1, 2)
+
+
 def _forward(kind: AttentionKind) -> Any:
-    attend = folded_attention if kind == "folded" else gqa_attention
+    attend = gqa_attention if kind == "gqa" else folded_attention
 
     def forward(
         module: Any,
@@ -51,9 +100,12 @@ def _forward(kind: AttentionKind) -> Any:
         value: Tensor,
         mask: Tensor | None,
         scaling: float | None = None,
+        spans: Spans | None = None,
         **_: Any,
     ) -> tuple[Tensor, None]:
-        if mask is None or mask.shape[-1] != key.shape[2]:
+        if spans is not None:
+            output = flash_attention(query, key, value, spans, scaling)
+        elif mask is None or mask.shape[-1] != key.shape[2]:
             # A mask of one column stands for "nothing in the slot yet": causal among the new tokens.
             output = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
         else:
@@ -86,9 +138,12 @@ def attention(model: Any, kind: AttentionKind) -> Iterator[None]:
 
 
 def choose_attention(heads: int, kv_heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> AttentionKind:
-    """Folded on CPU; on CUDA whichever form is faster here for one-token queries under a mask."""
+    """Folded on CPU. On CUDA flash attention if it gives here what the folded form gives, else the faster of the others
+    for one-token queries under a mask."""
     if device.type != "cuda":
         return "folded"
+    if flash_agrees(heads, kv_heads, dim, dtype, device):
+        return "flash"
     rows, length = 64, 512
     query = torch.zeros((rows, heads, 1, dim), dtype=dtype, device=device)
     key = torch.zeros((rows, length, kv_heads, dim), dtype=dtype, device=device).transpose(1, 2)
@@ -108,6 +163,34 @@ def choose_attention(heads: int, kv_heads: int, dim: int, dtype: torch.dtype, de
     return "gqa" if seconds(gqa_attention) <= seconds(folded_attention) else "folded"
 
 
+def flash_agrees(heads: int, kv_heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether this torch's flash attention runs on slots of different lengths and agrees with attention under a mask."""
+    if dtype not in (torch.bfloat16, torch.float16):
+        return False
+    generator = torch.Generator(device=device).manual_seed(0)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+    columns, lengths = 80, torch.tensor([80, 17, 64], device=device)
+    slots = torch.tensor([2, 0, 1], device=device)
+    keys, values = noise(3, columns, kv_heads, dim), noise(3, columns, kv_heads, dim)
+    starts = torch.cat([slots, slots[:1]]) * columns
+    spans = Spans(starts.to(torch.int32), lengths.to(torch.int32), columns)
+    for num_queries in (1, 9):
+        query = noise(3, heads, num_queries, dim)
+        ends = lengths[:, None] - num_queries + torch.arange(1, num_queries + 1, device=device)
+        mask = (torch.arange(columns, device=device) < ends[:, :, None])[:, None]
+        expected = folded_attention(query, keys[slots].transpose(1, 2), values[slots].transpose(1, 2), mask, None)
+        try:
+            found = flash_attention(query, keys, values, spans, None)
+        except (RuntimeError, AttributeError, TypeError):
+            return False  # not built for this device, or not in this torch
+        if not torch.allclose(found.float(), expected.float(), atol=2e-2):
+            return False
+    return True
+
+
 # ---- the cache -------------------------------------------------------------------------------------------------------
 
 
@@ -125,7 +208,7 @@ class SlotCache:
         self._slots: Tensor | None = None
         self._positions = torch.zeros(0, dtype=torch.long)
         self._num_rows = self._kv_length = 0
-        self._is_fresh = False
+        self._is_fresh = self._is_whole = False
 
     def _empty(self, slots: int, length: int) -> Tensor:
         return torch.zeros((slots, length + 1, *self._shape), dtype=self._dtype, device=self._device)
@@ -147,16 +230,25 @@ class SlotCache:
                 tensors[layer][:kept_slots, :kept_length] = old[:, :kept_length]
         return True
 
-    def for_decode(self, positions: Tensor, kv_length: int) -> SlotCache:
-        """The next forward pass feeds one token to each of the first slots."""
+    def for_decode(self, positions: Tensor, kv_length: int, is_whole: bool = False) -> SlotCache:
+        """The next forward pass feeds one token to each of the first slots. `is_whole`: it gets the whole cache to read
+        from, not the rows and columns that count."""
         self._slots, self._positions, self._kv_length = None, positions, kv_length
-        self._num_rows, self._is_fresh = positions.shape[0], False
+        self._num_rows, self._is_fresh, self._is_whole = positions.shape[0], False, is_whole
         return self
 
-    def for_prefill(self, slots: Tensor, positions: Tensor, kv_length: int, is_fresh: bool) -> SlotCache:
+    def for_prefill(
+        self, slots: Tensor, positions: Tensor, kv_length: int, is_fresh: bool, is_whole: bool = False
+    ) -> SlotCache:
         """The next forward pass feeds several tokens to the given slots; fresh slots need nothing read back."""
         self._slots, self._positions, self._kv_length, self._is_fresh = slots, positions, kv_length, is_fresh
+        self._is_whole = is_whole
         return self
+
+    def spans(self, slots: Tensor, lengths: Tensor) -> Spans:
+        """The first columns of the given slots, so many of each."""
+        starts = slots * (self.length + 1)
+        return Spans(torch.cat([starts, starts[-1:]]).to(torch.int32), lengths.to(torch.int32), self.length + 1)
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         keys, values = self.keys[layer], self.values[layer]
@@ -165,12 +257,16 @@ class SlotCache:
             rows = torch.arange(self._num_rows, device=keys.device)
             keys[rows, self._positions] = key[:, :, 0].to(keys.dtype)
             values[rows, self._positions] = value[:, :, 0].to(values.dtype)
+            if self._is_whole:
+                return keys, values
             return keys[: self._num_rows, :kv].transpose(1, 2), values[: self._num_rows, :kv].transpose(1, 2)
         slots = self._slots[:, None]
         keys[slots, self._positions] = key.transpose(1, 2).to(keys.dtype)
         values[slots, self._positions] = value.transpose(1, 2).to(values.dtype)
         if self._is_fresh:
             return key, value
+        if self._is_whole:
+            return keys, values
         return keys[self._slots, :kv].transpose(1, 2), values[self._slots, :kv].transpose(1, 2)
 
     def get_seq_length(self, *_: Any) -> int:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from parallelsearch.policy import draw
-from parallelsearch.policy.slot_cache import SlotCache, attention, choose_attention, register_attention
+from parallelsearch.policy.slot_cache import SlotCache, Spans, attention, choose_attention, register_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,9 @@ class SlotDecoder:
         self.out_tokens = torch.zeros((max_slots, max_window), dtype=torch.long, device=self.device)
         self.out_logprobs = torch.zeros((max_slots, max_window), dtype=torch.float32, device=self.device)
         self._columns = torch.zeros(0, dtype=torch.long, device=self.device)
+        self._slots = torch.arange(max_slots, device=self.device)
+        # One column: nothing is hidden but what comes later.
+        self._no_mask = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self.device)
         self._graphs: dict[tuple[int, int, bool, bool], torch.cuda.CUDAGraph] = {}
         self._weights: tuple[int, ...] = ()
 
@@ -105,11 +108,13 @@ class SlotDecoder:
     def vacate(self, slots: Iterable[int]) -> None:
         self.codes[list(slots)] = draw.VACANT
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """A running row changes its slot."""
-        self.cache.copy_rows([source], [target], length)
+    def move(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
+        """Running rows change their slots, all at once: no source is a target."""
+        self.cache.copy_rows(sources, targets, length)
+        source = torch.tensor(list(sources), device=self.device)
+        target = torch.tensor(list(targets), device=self.device)
         for column in self._columns_of_state():
-            column[target] = column[source].clone()
+            column[target] = column[source]
         self.codes[source] = draw.VACANT
 
     def _columns_of_state(self) -> tuple[Tensor, ...]:
@@ -141,9 +146,16 @@ class SlotDecoder:
         ):
             yield
 
-    def _hidden(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: SlotCache) -> Tensor:
+    def _hidden(
+        self, ids: Tensor, positions: Tensor, mask: Tensor, cache: SlotCache, spans: Spans | None = None
+    ) -> Tensor:
         output = self.model.model(
-            input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=cache, use_cache=True
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=cache,
+            use_cache=True,
+            spans=spans,
         )
         hidden: Tensor = output.last_hidden_state
         return hidden
@@ -167,9 +179,15 @@ class SlotDecoder:
             last[number] = count - 1
         slots = torch.tensor([row.slot for row in rows], device=self.device)
         positions, last = positions.to(self.device), last.to(self.device)
+        spans = None
+        if self.attention == "flash" and not is_fresh:
+            # Padding counts as further queries of its row, behind the real ones, which therefore do not see it.
+            ends = [row.num_cached + width for row in rows]
+            if max(ends) <= self.cache.length:
+                spans = self.cache.spans(slots, torch.tensor(ends, device=self.device))
         mask = (
-            torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self.device)
-            if is_fresh
+            self._no_mask
+            if is_fresh or spans is not None
             else (self._columns[:kv_length] <= positions[:, :, None])[:, None]
         )
         with self._ready():
@@ -177,7 +195,8 @@ class SlotDecoder:
                 ids.to(self.device),
                 positions.clamp(max=self.cache.length - 1),
                 mask,
-                self.cache.for_prefill(slots, positions, kv_length, is_fresh),
+                self.cache.for_prefill(slots, positions, kv_length, is_fresh, spans is not None),
+                spans,
             )
             logits = self.model.lm_head(hidden[torch.arange(len(rows), device=self.device), last])
             sources = [i for i, group in enumerate(copies) for _ in group]
@@ -222,6 +241,8 @@ class SlotDecoder:
 
     def decode(self, num_slots: int, kv_length: int, num_steps: int, has_noise: bool, has_cut: bool) -> Window:
         """Some steps for the first `num_slots` slots; then everything new comes to the host in one go."""
+        if self.attention == "flash":
+            kv_length = self.cache.length  # each slot is read to its own length: one graph for all
         before = self.counts[:num_slots].clone()
         self.window_index.zero_()
         key = (num_slots, kv_length, has_noise, has_cut)
@@ -246,12 +267,17 @@ class SlotDecoder:
         rows = slice(0, num_slots)
         runs = self.codes[rows] == draw.RUNNING
         positions = torch.where(runs, self.lengths[rows], self.cache.bin)
-        mask = (self._columns[:kv_length] <= positions[:, None])[:, None, None]
+        spans, mask = None, self._no_mask
+        if self.attention == "flash":
+            spans = self.cache.spans(self._slots[rows], torch.where(runs, positions + 1, 1))
+        else:
+            mask = (self._columns[:kv_length] <= positions[:, None])[:, None, None]
         hidden = self._hidden(
             self.tokens[rows, None],
             positions.clamp(max=self.cache.length - 1)[:, None],
             mask,
-            self.cache.for_decode(positions, kv_length),
+            self.cache.for_decode(positions, kv_length, spans is not None),
+            spans,
         )
         keys = draw.row_keys(self.seed_low[rows], self.seed_high[rows], positions + 1) if has_noise else None
         tokens, logprobs = self._choose(

@@ -82,7 +82,7 @@ class SlotEngine(Engine):
         self.max_slots = max_slots or (512 if is_cuda else 64)
         self.join_fraction, self.join_wait_s = join_fraction, join_wait_s
         self.settle_s, self.evict_wait_s = settle_s, evict_wait_s
-        self.prefill_tokens = prefill_tokens or (16384 if is_cuda else 4096)
+        self.prefill_tokens = prefill_tokens or (65536 if is_cuda else 4096)
         self.window = window or (8 if is_cuda else 1)
         self.kv_bucket = 256 if is_cuda else 64
         endings = draw.Endings(bank, self.eos_ids, model.config.get_text_config().vocab_size, self.device)
@@ -327,14 +327,22 @@ class SlotEngine(Engine):
 
     def _compact(self) -> None:
         """Move the top rows into free slots below while more than 15 % of the rows in a step idle."""
-        self._free.sort()
-        while self._free and (top := max(self._running)) > self._free[0] and top + 1 > 1.15 * len(self._running):
-            target = self._free.pop(0)
-            request = self._running.pop(top)
-            self.decoder.move(top, target, len(request.ids) + len(request.token_ids))
-            self._running[target] = request
-            self._free.append(top)
-            self.stats["moves"] += 1
+        free = sorted(self._free)
+        tops = sorted(self._running, reverse=True)
+        num_moves = 0
+        for target, top in zip(free, tops, strict=False):
+            if target >= top or top + 1 <= 1.15 * len(tops):
+                break
+            num_moves += 1
+        if not num_moves:
+            return
+        sources, targets = tops[:num_moves], free[:num_moves]
+        moved = [self._running.pop(slot) for slot in sources]
+        longest = max(len(request.ids) + len(request.token_ids) for request in moved)
+        self.decoder.move(sources, targets, longest)
+        self._running.update(zip(targets, moved, strict=True))
+        self._free = free[num_moves:] + sources
+        self.stats["moves"] += num_moves
 
     def _fail(self, joiners: list[tuple[Request, int, int]], error: Exception) -> None:
         """A forward pass failed: everyone in it hears so, all slots are emptied, and the engine goes on."""

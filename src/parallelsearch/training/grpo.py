@@ -152,6 +152,10 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
         )
         self.num_generations = recipe.train.samples_per_question
         self.current_gradient_accumulation_steps = 1
+        if weights.folded is not None:
+            add_fused_lm_head(weights.folded.copy, temperature=self.temperature, outputs=("log_probs", "entropy"))
+            if recipe.model.gradient_checkpointing:
+                weights.folded.copy.gradient_checkpointing_enable({"use_reentrant": False})
         if recipe.train.beta > 0:
             self.beta = recipe.train.beta
             if weights.reference is not None:
@@ -247,6 +251,9 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
         marks = {name: len(values) for name, values in self._metrics["train"].items()}
         shares: list[int] = []
         world = self.accelerator.num_processes
+        folded = self.weights.folded
+        if folded is not None:
+            folded.refresh()
         for number, piece in enumerate(pieces):
             part = micro_batches.cut(batch, [rows[place] for place in piece], lengths)
             shares.append(sum(lengths["model"][rows[place]] for place in piece))
@@ -257,8 +264,10 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
                 sync = self.accelerator.no_sync(model)
             with sync:
                 with self.compute_loss_context_manager():
-                    value = self.compute_loss(model, part) * scale
+                    value = self.compute_loss(model if folded is None else folded.copy, part) * scale
                 self.accelerator.backward(value)
+            if folded is not None:
+                folded.collect()
             loss += value.detach()
         self._weigh(marks, shares)
         return loss

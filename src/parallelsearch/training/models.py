@@ -3,18 +3,20 @@
 Full fine-tuning keeps float32 master weights; LoRA keeps the frozen weights in the run's precision. The reference is the
 policy as it was when training began: a cold-started adapter is part of it. On a GPU in bfloat16 the sampler is a separate
 copy whose tensors are overwritten in place after each update (addresses stay, so captured graphs stay valid); elsewhere
-the trained model samples itself.
+the trained model samples itself. Where there is room, a LoRA adapter is also trained through that copy (`folded`).
 """
 
 from __future__ import annotations
 
 import copy
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import UsageError, require
 from parallelsearch.policy.models import quiet_transformers, resolve
+from parallelsearch.training.folded import Folded, can_fold, is_worth_it, pairs_of, write_sums
 from parallelsearch.training.recipe import ModelSettings
 
 REFERENCE_ADAPTER = "ref"
@@ -31,6 +33,8 @@ class Weights:
     sampler: Any
     critic: Any | None = None
     """PPO's value function: the same transformer with one output."""
+    folded: Folded | None = None
+    """The way gradients take where the adapter is trained through the sampler."""
 
     @property
     def samples_itself(self) -> bool:
@@ -79,21 +83,36 @@ def load_weights(
     reference = None
     if needs_reference and not has_lora:
         reference = copy.deepcopy(model).eval().requires_grad_(False)
-    sampler = _rounded_copy(model) if bfloat16 else None
+    folds = has_lora and settings.fold is not False and int(os.environ.get("WORLD_SIZE", "1")) == 1
+    folds = folds and (settings.fold is True or is_worth_it(model, device))
+    sampler = _sampling_copy(model, bfloat16) if bfloat16 or folds else None
     critic = _make_critic(model, settings, seed).to(device) if needs_critic else None
     if has_lora:
         model = _add_lora(model, settings, needs_reference, seed)
         model.to(device)
-    return Weights(model, tokenizer, reference, sampler if sampler is not None else base_of(model), critic)
+    folded = None
+    if sampler is not None and folds:
+        if can_fold(model):
+            folded = Folded(model, sampler)
+        elif settings.fold is True:
+            raise UsageError(
+                "model.fold needs plain LoRA: no dropout (lora_dropout), no DoRA, no biases, no other modules"
+            )
+    if device.type == "cuda":
+        # cuDNN's attention makes a plan for every new shape, and every micro-batch has one: flash attention does not.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    return Weights(model, tokenizer, reference, sampler if sampler is not None else base_of(model), critic, folded)
 
 
-def _rounded_copy(model: Any) -> Any:
-    """The weights in bfloat16. Buffers stay as they are: rotary frequencies in bfloat16 would turn far positions wrongly."""
+def _sampling_copy(model: Any, bfloat16: bool) -> Any:
+    """The weights, rounded to bfloat16 where that is the run's precision. Buffers stay as they are: rotary frequencies
+    in bfloat16 would turn far positions wrongly."""
     torch = require("torch", "train")
-    rounded = copy.deepcopy(model).eval().requires_grad_(False)
-    for parameter in rounded.parameters():
-        parameter.data = parameter.data.to(torch.bfloat16)
-    return rounded
+    copied = copy.deepcopy(model).eval().requires_grad_(False)
+    if bfloat16:
+        for parameter in copied.parameters():
+            parameter.data = parameter.data.to(torch.bfloat16)
+    return copied
 
 
 def _from_pretrained(loader: Any, name: str, what: str, **options: Any) -> Any:
@@ -177,8 +196,4 @@ def refresh_sampler(model: Any, sampler: Any) -> None:
             for name, parameter in model.named_parameters():
                 targets[name].copy_(parameter)
             return
-        for name, module in source.named_modules():
-            if hasattr(module, "get_delta_weight") and hasattr(module, "base_layer"):
-                delta = module.get_delta_weight("default")
-                weight = module.base_layer.weight.float() + delta.float()
-                sampler.get_submodule(name).weight.copy_(weight)
+        write_sums(pairs_of(model, sampler))

@@ -41,6 +41,9 @@ class ModelSettings(Settings):
     """Twice the rank unless set."""
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
     lora_targets: str | list[str] = "all-linear"
+    fold: bool | None = None
+    """Train the adapter through a copy it is folded into: much faster on a small model, for the memory of one gradient of
+    all its weights. Unless set, where that takes at most a tenth of the GPU's memory. One process only."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """bfloat16 means autocast over float32 weights. `auto` is bfloat16 on a GPU and float32 on a CPU."""
     gradient_checkpointing: bool = False
@@ -97,8 +100,8 @@ class SearchSettings(Settings):
     cache_size: int = Field(default=200_000, ge=0)
 
 
-class RolloutSettings(Settings):
-    """How trajectories are made."""
+class TrajectorySettings(Settings):
+    """How a trajectory is made, whatever engine samples it."""
 
     max_turns: int = 4
     max_tokens_per_turn: int = 500
@@ -111,12 +114,6 @@ class RolloutSettings(Settings):
     layout: Layout = "headed"
     temperature: float = Field(default=1.0, gt=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    engine: Literal["auto", "slot", "batch"] = "auto"
-    is_deterministic: bool = True
-    """Batches form only when every rollout waits, so that a resumed run is the same run to the last bit (on a CPU; on a GPU
-    rounding still depends on the batch). False lets rows join at any time, which is faster where lengths differ."""
-    num_slots: int | None = Field(default=None, gt=0)
-    """Rows the slot engine generates together; by default as many as there are rollouts, up to 512."""
 
     @property
     def limits(self) -> Limits:
@@ -128,6 +125,17 @@ class RolloutSettings(Settings):
             max_subqueries=self.max_subqueries,
             timeout_s=self.timeout_s,
         )
+
+
+class RolloutSettings(TrajectorySettings):
+    """How trajectories are made by the engine in this process."""
+
+    engine: Literal["auto", "slot", "batch"] = "auto"
+    is_deterministic: bool = True
+    """Batches form only when every rollout waits, so that a resumed run is the same run to the last bit (on a CPU; on a GPU
+    rounding still depends on the batch). False lets rows join at any time, which is faster where lengths differ."""
+    num_slots: int | None = Field(default=None, gt=0)
+    """Rows the slot engine generates together; by default as many as there are rollouts, up to 512."""
 
     def sampling(self, seed: int, greedy: bool = False) -> Sampling:
         return Sampling(temperature=0.0 if greedy else self.temperature, top_p=self.top_p, seed=seed)

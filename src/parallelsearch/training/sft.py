@@ -21,6 +21,7 @@ from parallelsearch.errors import UsageError, nearest, require
 from parallelsearch.manifest import write_json
 from parallelsearch.policy.models import quiet_transformers
 from parallelsearch.training import checkpoints
+from parallelsearch.training.folded import Folded
 from parallelsearch.training.guards import TrainingStoppedError
 from parallelsearch.training.metrics_log import MetricsLog
 from parallelsearch.training.models import load_weights, uses_bfloat16
@@ -240,13 +241,47 @@ def _make_trainer(recipe: Recipe, rows: SftRows, weights: Any, use_cpu: bool, ca
             "length": [len(row.input_ids) for row in rows.rows],
         }
     )
-    return trl.SFTTrainer(
+    trainer_class = trl.SFTTrainer if weights.folded is None else _folded_trainer(trl.SFTTrainer, weights.folded)
+    trainer = trainer_class(
         model=weights.model,
         args=config,
         train_dataset=dataset,
         processing_class=weights.tokenizer,
         callbacks=list(callbacks),
     )
+    if weights.folded is not None:
+        utils = require("trl.trainer.utils", "train")
+        utils.add_fused_lm_head(weights.folded.copy, outputs=("log_probs", "entropy", "is_top1"))
+        if recipe.model.gradient_checkpointing:
+            weights.folded.copy.gradient_checkpointing_enable({"use_reentrant": False})
+    return trainer
+
+
+def _folded_trainer(base: Any, folded: Folded) -> Any:
+    class Maskless:
+        """The copy, without an attention mask: rows are padded on the right, where a causal model does not look."""
+
+        def __call__(self, **inputs: Any) -> Any:
+            inputs.pop("attention_mask", None)
+            return folded.copy(**inputs)
+
+        def train(self) -> None:
+            folded.copy.train()
+
+    class FoldedTrainer(base):  # type: ignore[misc]  # TRL has no type information
+        """TRL's trainer, with forward and backward through the folded copy."""
+
+        _is_stale = True
+
+        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+            if self._is_stale:
+                folded.refresh()
+            loss = super().training_step(Maskless(), inputs, num_items_in_batch)
+            folded.collect()
+            self._is_stale = self.accelerator.sync_gradients
+            return loss
+
+    return FoldedTrainer
 
 
 class _Journal:
