@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,11 @@ from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.rollout import Limits
 from parallelsearch.search import Search
-from parallelsearch.training import decompose, evidence
+from parallelsearch.training import decompose, evidence, templates
 from parallelsearch.training.coldstart import ColdStartSettings, build_coldstart, sample_right
 from parallelsearch.training.coldstart_run import TokenizerEncoder
 from parallelsearch.training.evidence import Shown
-from parallelsearch.training.recombine import recombine
+from parallelsearch.training.recombine import recombine, turned_round
 from parallelsearch.training.smoke import make_tokenizer
 from parallelsearch.trajectory import Question, Trajectory, read_trajectories, write_trajectories
 
@@ -97,7 +99,8 @@ async def test_a_comparison_is_split_and_the_deciding_evidence_is_quoted_before_
     assert last.answer == "Carl Dorn"
     assert last.thought is not None
     assert "1901" in last.thought
-    assert "1888 is before 1901" in last.thought
+    assert last.thought.startswith("Asked for: the earlier.")
+    assert last.thought.endswith("1901 is after 1888. The earlier is 1888: Carl Dorn.")
 
 
 async def test_the_sequential_twin_asks_one_query_a_turn_with_the_sequential_prompt(
@@ -221,7 +224,7 @@ async def test_missing_words_prove_nothing_but_another_nationality_does(
     norwegian = "Are both Ada Brenn and Carl Dorn Norwegian painters?"
     assert await reason(ask(norwegian, "yes"), search, encoder) == "evidence_disagrees"
     last = turns(await taught(ask(norwegian, "no"), search, encoder))[-1]
-    assert "does not hold for Carl Dorn" in (last.thought or "")
+    assert re.search(r"Ada Brenn: [^.]+\. Yes\. .*Carl Dorn[^:]*: [^.]+\. No\. So no\.", last.thought or "")
 
 
 async def test_too_long_trajectories_are_dropped(search: Search, encoder: TokenizerEncoder) -> None:
@@ -268,8 +271,51 @@ async def test_recombined_questions_have_the_answer_that_the_evidence_gives(
     for question in made:
         named = [name for name in years if name in question.question]
         assert len(named) == 2
-        assert question.golden_answers == [min(named, key=years.__getitem__)]
+        pick = min if "first" in question.question else max
+        assert question.golden_answers == [pick(named, key=years.__getitem__)]
         assert question.question not in (BIRTH.question, other.question)
+    assert {"first" in question.question for question in made} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("text", "turned"),
+    [
+        ("Which film was released first, A or B?", {"last", "most recently"}),
+        ("Who is older, A or B?", {"younger"}),
+        ("Who was born earlier, A or B?", {"later"}),
+        ("Who died last, A or B?", set()),  # asks for the later one already
+        ("Which band was first formed before 1990, A or B?", set()),
+    ],
+)
+def test_a_comparison_by_date_is_turned_round_only_where_that_is_clear(text: str, turned: set[str]) -> None:
+    found = turned_round(Question(text, ["A"], id="q", kind="parallel"), random.Random(0)).question
+    if not turned:
+        assert found == text
+    else:
+        assert any(word in found for word in turned)
+        assert decompose.aspect_of(found).direction == 1
+
+
+async def test_a_choice_comes_back_with_its_names_exchanged(search: Search, encoder: TokenizerEncoder) -> None:
+    choice = Question("Who was a sculptor, Ada Brenn or Tom Hale?", ["Tom Hale"], id="c", kind="parallel")
+    assert (await taught(choice, search, encoder)).answer == "Tom Hale"
+    made = await recombine([choice], search, encoder, settings(), max_new=10)
+    assert [(one.question, one.golden_answers) for one in made] == [
+        ("Who was a sculptor, Tom Hale or Ada Brenn?", ["Tom Hale"])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("Telescope Hill is near the hamlet that is in what county town?", "what county town"),
+        ("A fencer who called for a boycott of what retailer whose name means crossroads?", "what retailer whose name means crossroads"),
+        ("Who designed the 1954 Plymouth Explorer?", "Who designed the 1954 Plymouth Explorer"),
+        ("Name the river.", ""),
+    ],
+)  # fmt: skip
+def test_what_is_asked_is_said_in_the_questions_own_words(question: str, words: str) -> None:
+    assert templates.asked_words(question) == words
 
 
 # ---- reading questions -----------------------------------------------------------------------------------------------

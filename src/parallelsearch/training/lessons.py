@@ -70,7 +70,9 @@ class Lesson(ABC):
         if found is None:
             raise Drop("answer_not_shown")
         passage, quote, answer = found
-        thought = f"{lead}{templates.quote(passage.title, quote)} {templates.gives(self.rng, answer)}"
+        asked = templates.asked_words(self.question.question)
+        asked = f"Asked: {asked}. " if asked else ""
+        thought = f"{lead}{asked}{templates.quote(passage.title, quote)} {templates.gives(self.rng, answer)}"
         return render_turn(thought, answer=answer)
 
 
@@ -232,8 +234,8 @@ class ComparisonLesson(Lesson):
         else:
             told = templates.compare_values(self.names, (one, other), numbers, first[2])
         early, late = (one, other) if order < 0 else (other, one)
-        verdict = f"{early} is before {late}, so " if self.ask.direction < 0 else f"{late} is after {early}, so "
-        return f"{told} {verdict}{winner}."
+        which, value = ("earlier", early) if self.ask.direction < 0 else ("later", late)
+        return f"{templates.asked_for(which)} {told} {templates.decide(late, early, which, value, winner)}"
 
     def by_age(self, pages: Sequence[Shown]) -> str:
         spans = [(birth_date(page.text), death_date(page.text)) for page in pages]
@@ -248,9 +250,7 @@ class ComparisonLesson(Lesson):
             f"[{page.number}] {name} lived from {born} to {died}, {age} years."
             for page, name, (born, died), age in zip(pages, self.names, years, ages, strict=True)
         )
-        more = "more" if self.ask.direction > 0 else "less"
-        high, low = (max(ages), min(ages)) if self.ask.direction > 0 else (min(ages), max(ages))
-        return f"{told} {high} is {more} than {low}, so {winner}."
+        return f"{told} {self.by_size(max(ages), min(ages), winner)}"
 
     def by_count(self, pages: Sequence[Shown]) -> str:
         first, second = (number_near(page, self.words, self.max_quote_words) for page in pages)
@@ -259,14 +259,13 @@ class ComparisonLesson(Lesson):
         if first[0] == second[0]:
             raise Drop("numbers_equal")
         winner = self.winner(0 if (first[0] > second[0]) == (self.ask.direction > 0) else 1)
-        more = "more" if self.ask.direction > 0 else "less"
-        high, low = (
-            (first[0], second[0]) if (first[0] > second[0]) == (self.ask.direction > 0) else (second[0], first[0])
-        )
-        return (
-            f"{templates.quote(self.names[0], first[1])} {templates.quote(self.names[1], second[1])} "
-            f"{high:,g} is {more} than {low:,g}, so {winner}."
-        )
+        quotes = f"{templates.quote(self.names[0], first[1])} {templates.quote(self.names[1], second[1])}"
+        return f"{quotes} {self.by_size(max(first[0], second[0]), min(first[0], second[0]), winner)}"
+
+    def by_size(self, high: float, low: float, winner: str) -> str:
+        which, value = ("larger", high) if self.ask.direction > 0 else ("smaller", low)
+        verdict = templates.decide(f"{high:,g}", f"{low:,g}", which, f"{value:,g}", winner, "more than")
+        return f"{templates.asked_for(which)} {verdict}"
 
     def by_nation(self, pages: Sequence[Shown]) -> str:
         find = nationality if self.ask.aspect == "nationality" else country
@@ -274,11 +273,14 @@ class ComparisonLesson(Lesson):
         if first is None or second is None:
             raise Drop("no_nation_found")
         is_same = first[0] == second[0]
-        quotes = f"{templates.quote(self.names[0], first[1])} {templates.quote(self.names[1], second[1])}"
+        quotes = (
+            f"{templates.quote(self.names[0], first[1])} That is {first[0]}. "
+            f"{templates.quote(self.names[1], second[1])} That is {second[0]}."
+        )
         if self.ask.is_polar:
             self.polar(is_same)
             verdict = f"Both: {first[0]}." if is_same else f"{first[0]} and {second[0]} are different."
-            return f"{quotes} {verdict}"
+            return f"{quotes} {verdict} So {self.answer}."
         if not is_same or normalise(first[0]) != normalise(self.answer):
             raise Drop("evidence_disagrees")
         return f"{quotes} Both are {first[0]}."
@@ -308,13 +310,21 @@ class ComparisonLesson(Lesson):
         if normalise(self.answer) not in ("yes", "no"):
             raise Drop("answer_not_as_asked")
         if (normalise(self.answer) == "yes") != self.ask.differs:
-            verdict = "It holds for both."
-        elif strangers or shares[0] != shares[1]:
-            weak = strangers[0] if strangers else shares.index(min(shares))
-            verdict = f"It does not hold for {self.names[weak]}."
+            holds = [True, True]
+        elif strangers:
+            holds = [number not in strangers for number in range(2)]
+        elif shares[0] != shares[1]:
+            holds = [share > min(shares) for share in shares]
         else:
-            verdict = "It does not hold for both."
-        return f"{templates.quote(self.names[0], quotes[0])} {templates.quote(self.names[1], quotes[1])} {verdict}"
+            holds = [False, False]
+        return f"Asked: {' '.join(words[:6])}. {self.marked((quotes[0], quotes[1]), holds)} So {self.answer}."
+
+    def marked(self, quotes: Sequence[Quote], holds: Sequence[bool]) -> str:
+        """Each quote with its own verdict behind it: a small model judges what it has just written, not two at once."""
+        return " ".join(
+            f"{templates.quote(name, quote)} {'Yes' if fits else 'No'}."
+            for name, quote, fits in zip(self.names, quotes, holds, strict=True)
+        )
 
     def by_sameness(self, pages: Sequence[Shown]) -> str:
         """Whether two things share a state, a family, a maker: quoted side by side. No rule checks the verdict."""
@@ -325,7 +335,8 @@ class ComparisonLesson(Lesson):
             raise Drop("answer_not_as_asked")
         is_same = (normalise(self.answer) == "yes") != self.ask.differs
         verdict = "These are the same." if is_same else "These are different."
-        return f"{templates.quote(self.names[0], quotes[0])} {templates.quote(self.names[1], quotes[1])} {verdict}"
+        told = f"{templates.quote(self.names[0], quotes[0])} {templates.quote(self.names[1], quotes[1])}"
+        return f"{told} {verdict} So {self.answer}."
 
     def by_choice(self, pages: Sequence[Shown]) -> str:
         words = self.words
@@ -336,7 +347,8 @@ class ComparisonLesson(Lesson):
         if quotes[0] is None or quotes[1] is None:
             raise Drop("nothing_to_quote")
         winner = self.winner(0 if scores[0] > scores[1] else 1)
-        return f"{templates.quote(self.names[0], quotes[0])} {templates.quote(self.names[1], quotes[1])} Only {winner} fits."
+        told = self.marked((quotes[0], quotes[1]), [scores[0] > scores[1], scores[1] > scores[0]])
+        return f"Asked: {' '.join(words[:6])}. {told} So {winner}."
 
     def conclude_common(self, pages: Sequence[Shown]) -> str:
         """What they share: the answer quoted from each page that has it, and at least one must."""

@@ -2,13 +2,16 @@
 
 "Which magazine was started first, A or B?" and "..., C or D?" give "A or D?" as well. Only names whose evidence has already
 agreed with a golden answer take part, and only comparisons that a rule decides (dates, nations, traits that both pages name);
-the new golden answer is what the rule finds, and yes and no are balanced. So the new questions are as sure as the evidence,
-not as sure as a person.
+the new golden answer is what the rule finds, and yes and no are balanced. Half of the comparisons by date are turned round
+("first" becomes "last"), because people ask for the earlier one far more often, and a model that has seen little else answers
+with it whatever is asked; choices come with their names exchanged. So the new questions are as sure as the evidence, not as
+sure as a person.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -34,6 +37,10 @@ DECIDED: dict[str, int] = {
 """What a rule decides, and with how many others each question is put together (docs/coldstart.md: how sure the rules are)."""
 
 
+TURNED_SHARE = 0.6
+"""So many of the new questions that ask for the earlier one are turned round."""
+
+
 async def recombine(
     questions: Sequence[Question],
     search: Search,
@@ -49,6 +56,7 @@ async def recombine(
     """
     rng = random.Random(f"recombine/{settings.seed}")
     groups: dict[tuple[str, ...], list[tuple[Question, tuple[str, ...]]]] = defaultdict(list)
+    choices: list[tuple[Question, tuple[str, ...]]] = []
     for question in questions:
         try:
             lesson = await plan(question, search, settings)
@@ -57,10 +65,14 @@ async def recombine(
         if not isinstance(lesson, ComparisonLesson) or len(lesson.names) != 2:
             continue
         ask = lesson.ask
-        if ask.aspect in DECIDED and (ask.aspect != "trait" or ask.is_polar):
+        if ask.aspect == "trait" and not ask.is_polar:
+            choices.append((question, lesson.names))
+        elif ask.aspect in DECIDED:
             words = decompose.topic_words(question.question, lesson.names, 1)
             groups[ask.aspect, *(word.lower() for word in words)].append((question, lesson.names))
     drafts = [draft for key, group in groups.items() for draft in _pairs(group, DECIDED[key[0]], rng)]
+    drafts = [turned_round(draft, rng) if rng.random() < TURNED_SHARE else draft for draft in drafts]
+    drafts += [draft for question, names in choices if (draft := _exchanged(question, names)) is not None]
     rng.shuffle(drafts)
     known = {normalise(question.question) for question in questions} | set(forbidden)
     made: list[Question] = []
@@ -72,6 +84,48 @@ async def recombine(
             if decided is not None:
                 made.append(decided)
     return _balanced(made)[:max_new]
+
+
+_OPPOSITES = {
+    "first": ("last", "most recently"),
+    "earlier": ("later", "more recently"),
+    "earliest": ("latest",),
+    "older": ("younger",),
+    "oldest": ("youngest",),
+    "before": ("after",),
+}
+_TURNING = re.compile(r"\b(" + "|".join(_OPPOSITES) + r")\b", re.IGNORECASE)
+
+
+def turned_round(question: Question, rng: random.Random) -> Question:
+    """A comparison by date that asks for the other end; what has no such word, or several, stays as it is."""
+    found = _TURNING.findall(question.question)
+    ask = decompose.aspect_of(question.question)
+    if len(found) != 1 or ask.direction >= 0 or ask.aspect not in ("birth", "death", "date"):
+        return question
+    words = _OPPOSITES[found[0].lower()]
+    for word in rng.sample(words, len(words)):
+        text = _TURNING.sub(word, question.question)
+        if decompose.aspect_of(text) == replace(ask, direction=1):
+            return replace(question, question=text, id=f"{question.id}.turned")
+    return question
+
+
+def _exchanged(question: Question, names: tuple[str, ...]) -> Question | None:
+    """The same choice with its two names in the other order."""
+    first, second = names
+    text = question.question
+    if text.count(first) != 1 or text.count(second) != 1 or first in second or second in first:
+        return None
+    swapped = text.replace(first, "\0").replace(second, first).replace("\0", second)
+    return replace(
+        question,
+        question=swapped,
+        id=f"{question.id}.exchanged",
+        golden_answers=[second, first],
+        supporting_titles=None,
+        metadata={"recombined_from": [question.id]},
+    )
 
 
 def _balanced(questions: Sequence[Question]) -> list[Question]:

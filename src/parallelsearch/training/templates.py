@@ -8,6 +8,7 @@ what a small model does best. Nothing here searches or decides.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 
 from parallelsearch.training.decompose import Ask
@@ -110,6 +111,30 @@ def compare_values(names: Sequence[str], values: Sequence[str], numbers: Sequenc
     """Two values side by side."""
     (first, second), (one, other) = names, values
     return f"[{numbers[0]}] {first} {verb} {one}. [{numbers[1]}] {second} {verb} {other}."
+
+
+def asked_for(which: str) -> str:
+    """Said before the values: the word that decides stands in the question, far from where it is needed."""
+    return f"Asked for: the {which}."
+
+
+def decide(high: str, low: str, which: str, value: str, name: str, relation: str = "after") -> str:
+    """The comparison in steps of which each is a copy or a look at two numbers: the larger value always comes first, then
+    the one that is asked for, then whose it is."""
+    return f"{high} is {relation} {low}. The {which} is {value}: {name}."
+
+
+_ASKING = re.compile(r"\b(?:what|which|how (?:many|much|long|old|far|often)|when|where)\b", re.IGNORECASE)
+_ASKING_WHO = re.compile(r"\b(?:who|whom|whose)\b", re.IGNORECASE)
+
+
+def asked_words(question: str, max_words: int = 7) -> str:
+    """The words that say what kind of answer is wanted, in the question's own wording; empty if there are none."""
+    starts = re.match(r"\W*(?:who|whom|whose)\b", question, re.IGNORECASE)
+    found = starts or _ASKING.search(question) or _ASKING_WHO.search(question)
+    if found is None:
+        return ""
+    return " ".join(question[found.start() :].split()[:max_words]).strip(' ?.,;:"')
 
 
 def _listed(names: Sequence[str]) -> str:
