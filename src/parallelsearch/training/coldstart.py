@@ -37,6 +37,7 @@ from parallelsearch.training.lessons import (
     WrittenLesson,
     best_clause,
 )
+from parallelsearch.training.mixed import plan_mixed
 from parallelsearch.trajectory import Author, Question, Segment, Trajectory
 
 OnProgress = Callable[[int, int], None]
@@ -163,6 +164,8 @@ async def plan(question: Question, search: Search, settings: ColdStartSettings) 
         return await plan_chain(question, rng, search, settings)
     if question.kind == "single":
         return SingleLesson(question, rng, settings.max_quote_words, query=as_query(question.question))
+    if question.kind == "mixed":
+        return plan_mixed(question, rng, settings.max_quote_words, at_once=settings.mode == "parallel")
     raise Drop("kind_needs_decomposition")
 
 

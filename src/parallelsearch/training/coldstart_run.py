@@ -1,7 +1,8 @@
 """`parallelsearch coldstart RECIPE`: from named question sets to the files that SFT and RL start from.
 
 One folder comes out: `parallel.jsonl` and `sequential.jsonl` (the same questions, trajectories with token ids),
-`rl_questions.jsonl` and `rl_recombined.jsonl` (real and recombined questions for RL), `validation.jsonl` and `report.json`.
+`rl_questions.jsonl`, `rl_recombined.jsonl` and `rl_mixed.jsonl` (real, recombined and mixed questions for RL),
+`validation.jsonl` and `report.json`.
 The validation questions are cut first and are in none of the others. Sources are worked through in order, and each kind
 stops when it has enough, so name the surest source first.
 """
@@ -13,7 +14,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from parallelsearch.errors import PolicyError, UsageError, require
 from parallelsearch.policy import models
 from parallelsearch.policy.base import Generation, Policy
 from parallelsearch.policy.encoding import EncodingPolicy
+from parallelsearch.retrieval.store import PASSAGES, PassageStore
 from parallelsearch.search import Search
 from parallelsearch.training.coldstart import ColdStartReport, ColdStartSettings, build_coldstart
+from parallelsearch.training.mixed_questions import MADE, make_mixed
 from parallelsearch.training.pool import KINDS, Pool, check_pool, cut_by_kind, training_questions
 from parallelsearch.training.recipe import RolloutSettings, SearchSettings
 from parallelsearch.training.recombine import recombine
@@ -70,6 +73,12 @@ class ColdStartRecipe(Settings):
     """How many of each kind, at most."""
     num_recombined: int = Field(default=0, ge=0)
     """How many of the parallel ones may be recombined from others (`recombine.py`)."""
+    num_mixed: int = Field(default=0, ge=0)
+    """How many trajectories of two parallel rounds are made from the passages of the index (`mixed_questions.py`)."""
+    num_mixed_for_rl: int = Field(default=0, ge=0)
+    """How many more such questions are kept for RL; those with trajectories are for RL as well."""
+    max_mixed_tokens: int = Field(default=2048, ge=64)
+    """As `max_tokens`, for mixed ones: they have two rounds of results, or four."""
     max_quote_words: int = Field(default=16, ge=4)
     max_relation_words: int = Field(default=2, ge=0)
     max_tokens: int = Field(default=1400, ge=64)
@@ -78,14 +87,14 @@ class ColdStartRecipe(Settings):
     search: SearchSettings = SearchSettings()
     rollout: RolloutSettings = RolloutSettings()
 
-    def settings(self, mode: str) -> ColdStartSettings:
+    def settings(self, mode: str, kind: Kind | None = None) -> ColdStartSettings:
         return ColdStartSettings(
             mode="sequential" if mode == "sequential" else "parallel",
             limits=self.rollout.limits,
             seed=self.seed,
             max_quote_words=self.max_quote_words,
             max_relation_words=self.max_relation_words,
-            max_tokens=self.max_tokens,
+            max_tokens=self.max_mixed_tokens if kind == "mixed" else self.max_tokens,
         )
 
 
@@ -126,6 +135,7 @@ class Built:
     sequential: list[Trajectory]
     rl_questions: list[Question]
     recombined: list[Question]
+    mixed: list[Question]
     report: ColdStartReport
     twin_report: ColdStartReport
     search: dict[str, Any]
@@ -140,12 +150,15 @@ def run_coldstart(recipe: ColdStartRecipe, say: Say | None = None) -> dict[str, 
     write_trajectories(out / "sequential.jsonl", built.sequential)
     write_questions(out / "rl_questions.jsonl", built.rl_questions)
     write_questions(out / "rl_recombined.jsonl", built.recombined)
+    write_questions(out / "rl_mixed.jsonl", built.mixed)
     write_questions(out / "validation.jsonl", built.pool.validation)
     summary = {
         "pool": built.pool.describe(),
         "parallel": {**built.report.to_dict(), **measure(built.parallel)},
         "sequential": {**built.twin_report.to_dict(), **measure(built.sequential)},
         "num_recombined": sum("~" in one.id for one in built.parallel),
+        "num_mixed": sum(one.kind == "mixed" and one.dataset == MADE for one in built.parallel),
+        "num_mixed_for_rl": len(built.mixed),
         "rl_questions": Pool(built.rl_questions).describe()["train"],
         "limits": asdict(recipe.rollout.limits),
         "search": built.search,
@@ -182,6 +195,13 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
         asked = _questions_of(kept, [*pool.train, *fresh])
         twins, twin_report = await build_coldstart(asked, search, encoder, recipe.settings("sequential"))
         tell(f"sequential twin: {len(twins)} of {len(asked)}")
+        mixed = await _mixed(recipe, pool, search, encoder)
+        kept += mixed.parallel
+        twins += mixed.sequential
+        report.add(mixed.report)
+        twin_report.add(mixed.twin_report)
+        if mixed.questions:
+            tell(f"mixed: {len(mixed.parallel)} trajectories, {len(mixed.questions)} questions for RL")
     finally:
         await search.aclose()
     both = {one.id for one in twins}
@@ -191,7 +211,50 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
     twins.sort(key=lambda one: order[one.id])
     learnable = _learnable(pool.train, kept, report)
     check_pool(Pool(learnable, pool.validation))
-    return Built(pool, kept, twins, learnable, fresh, report, twin_report, search.describe())
+    return Built(pool, kept, twins, learnable, fresh, mixed.questions, report, twin_report, search.describe())
+
+
+@dataclass(slots=True)
+class _Mixed:
+    """Questions of two rounds that could be taught both ways: for trajectories as many as wanted, and all for RL."""
+
+    parallel: list[Trajectory] = field(default_factory=list)
+    sequential: list[Trajectory] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+    report: ColdStartReport = field(default_factory=ColdStartReport)
+    twin_report: ColdStartReport = field(default_factory=ColdStartReport)
+
+
+async def _mixed(recipe: ColdStartRecipe, pool: Pool, search: Search, encoder: Policy) -> _Mixed:
+    made = _Mixed()
+    wanted = recipe.num_mixed + recipe.num_mixed_for_rl
+    if not wanted:
+        return made
+    kept_back = {normalise(question.question) for question in pool.validation} | held_out().keys()
+    passages = _passages(recipe.search.address)
+    # Twice as many as wanted: for about every other one a page is not found, or does not fit.
+    drafts = make_mixed(passages, 2 * wanted, seed=recipe.seed, forbidden=kept_back)
+    check_pool(Pool(drafts, pool.validation))
+    one_way, made.report = await build_coldstart(drafts, search, encoder, recipe.settings("parallel", "mixed"))
+    drafts = _questions_of(one_way, drafts)
+    other_way, made.twin_report = await build_coldstart(drafts, search, encoder, recipe.settings("sequential", "mixed"))
+    both = {one.id for one in other_way}
+    made.questions = [question for question in drafts if question.id in both][:wanted]
+    chosen = {question.id for question in made.questions[: recipe.num_mixed]}
+    made.parallel = [one for one in one_way if one.id in chosen]
+    made.sequential = [one for one in other_way if one.id in chosen]
+    return made
+
+
+def _passages(address: str) -> PassageStore:
+    """The passages of the index at a search address."""
+    folder = address.partition(":")[2].strip()
+    if not (Path(folder) / PASSAGES).is_file():
+        raise UsageError(
+            f"num_mixed makes questions from the passages of an index on this machine, and '{address}' is none; "
+            "set search.address to bm25:FOLDER, or num_mixed and num_mixed_for_rl to 0"
+        )
+    return PassageStore.open(folder)
 
 
 async def _questions(recipe: ColdStartRecipe, search: Search, encoder: Policy) -> Pool:

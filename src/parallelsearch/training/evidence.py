@@ -336,6 +336,16 @@ def nationality(passage: Shown) -> tuple[str, Quote] | None:
     return None
 
 
+def nationalities(text: str) -> list[str]:
+    """Every nationality a text names, brackets aside, each once."""
+    return list(dict.fromkeys(_BY_DEMONYM.findall(_without_brackets(text))))
+
+
+def homeland(nationality: str) -> str:
+    """The country of a nationality: Norway for Norwegian."""
+    return _DEMONYM[nationality]
+
+
 def is_of_another_nation(passage: Shown, question: str) -> bool:
     """The question names one nationality, and the passage tells of another one."""
     asked = set(_BY_DEMONYM.findall(question))
