@@ -18,10 +18,11 @@ import torch
 from tiny_runs import demo_search, tiny_model, tiny_recipe
 from trl import GRPOTrainer
 
-from parallelsearch.errors import UsageError
+from parallelsearch.errors import PolicyError, UsageError
 from parallelsearch.training import micro_batches, smoke
 from parallelsearch.training.collect import Collector, row_of
 from parallelsearch.training.grpo import OVERRIDDEN, USED, Plan, SearchTrainer, grpo_config
+from parallelsearch.training.guards import TrainingStoppedError
 from parallelsearch.training.loop import run
 from parallelsearch.training.metrics_log import read_metrics
 from parallelsearch.training.models import load_weights
@@ -390,6 +391,17 @@ def test_a_step_is_sampled_from_the_newest_weights(build: Build) -> None:
     assert not torch.equal(seen[0], seen[1])
     trainer.refresh()
     torch.testing.assert_close(trainer.weights.sampler.lm_head.weight, trainer.model.lm_head.weight.bfloat16())
+
+
+def test_a_step_in_which_every_rollout_fails_stops_the_run(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = build()
+
+    async def broken(*_: Any, **__: Any) -> Any:
+        raise PolicyError("no room")
+
+    monkeypatch.setattr(trainer.collector.policy, "generate", broken)
+    with pytest.raises(TrainingStoppedError, match="step 0: every rollout failed, the first with: no room"):
+        first_batch(trainer)
 
 
 # ---- TRL -------------------------------------------------------------------------------------------------------------

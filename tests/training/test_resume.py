@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ranks import Ranks
 from tiny_runs import VALUES, demo_search, tiny_model, tiny_recipe
 
 from parallelsearch.errors import UsageError
@@ -22,9 +24,9 @@ from parallelsearch.training.metrics_log import curve, read_metrics
 CHANGES: dict[str, Any] = {"train.steps": 7, "train.save_every": 2, "train.eval_every": 3, "data.num_validation": 8}
 
 
-def write_recipe(path: Path, out: Path) -> Path:
+def write_recipe(path: Path, out: Path, changes: Mapping[str, Any] = CHANGES) -> Path:
     values: dict[str, dict[str, Any]] = {name: dict(section) for name, section in VALUES.items()}
-    for key, value in {**CHANGES, "train.out": str(out)}.items():
+    for key, value in {**changes, "train.out": str(out)}.items():
         section, name = key.split(".")
         values[section][name] = value
     lines = [
@@ -53,6 +55,12 @@ def kill_when(process: subprocess.Popen[str], condition: Any) -> None:
     process.communicate()
 
 
+def steps_done(metrics: Path) -> int:
+    if not metrics.exists():
+        return 0
+    return sum('"loss"' in line for line in metrics.read_text(encoding="utf-8").splitlines())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_kill_9_and_again_gives_the_curve_of_an_uninterrupted_run(tmp_path: Path) -> None:
@@ -65,15 +73,8 @@ def test_kill_9_and_again_gives_the_curve_of_an_uninterrupted_run(tmp_path: Path
     recipe = write_recipe(tmp_path / "killed.toml", out)
     metrics = out / "metrics.jsonl"
 
-    def steps_done() -> int:
-        return (
-            sum('"loss"' in line for line in metrics.read_text(encoding="utf-8").splitlines())
-            if metrics.exists()
-            else 0
-        )
-
     # In the middle of a step, three steps in: one of them was never saved.
-    kill_when(start(recipe), lambda: steps_done() >= 3)
+    kill_when(start(recipe), lambda: steps_done(metrics) >= 3)
     # While a checkpoint is being written: its folder is there, its mark is not.
     folder = out / "checkpoints"
     kill_when(
@@ -88,6 +89,41 @@ def test_kill_9_and_again_gives_the_curve_of_an_uninterrupted_run(tmp_path: Path
     weights = [
         sorted((tmp_path / name / "checkpoints").glob("checkpoint-7/*.safetensors"))[0] for name in ("whole", "killed")
     ]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_two_processes_killed_in_a_step_give_the_curve_of_two_that_were_not(tmp_path: Path, algorithm: str) -> None:
+    changes = {"train.algorithm": algorithm, "train.steps": 5, "train.save_every": 2, "train.eval_every": 2}
+    changes |= {"data.num_validation": 8, "train.updates_per_step": 2, "train.beta": 0.01}
+
+    def recipe_of(name: str) -> Path:
+        return write_recipe(tmp_path / f"{name}.toml", tmp_path / name, changes)
+
+    whole = Ranks(recipe_of("whole"))
+    assert whole.wait(120) == [0, 0], whole.said()[-4000:]
+    expected = curve(read_metrics(tmp_path / "whole" / "metrics.jsonl"))
+    assert {record["step"] for record in expected} == set(range(6))
+
+    recipe, metrics = recipe_of("killed"), tmp_path / "killed" / "metrics.jsonl"
+    first = Ranks(recipe)
+    deadline = time.monotonic() + 120
+    while first.are_alive() and steps_done(metrics) < 3:
+        assert time.monotonic() < deadline, first.said()[-4000:]
+        time.sleep(0.002)
+    assert first.are_alive(), first.said()[-4000:]
+    first.kill()
+    assert not (tmp_path / "killed" / "checkpoints" / "checkpoint-10").exists(), (
+        "it was killed too late to show anything"
+    )
+
+    again = Ranks(recipe)
+    assert again.wait(120) == [0, 0], again.said()[-4000:]
+    assert "going on from step" in again.said()
+    assert curve(read_metrics(metrics)) == expected
+    weights = [tmp_path / name / "checkpoints" / "checkpoint-10" / "model.safetensors" for name in ("whole", "killed")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
@@ -163,6 +199,19 @@ def test_the_best_and_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
         assert result.best is not None
         assert (result.best / "model.safetensors").is_file()
         assert (result.best / "tokenizer.json").is_file()
+
+
+def test_a_run_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    """Settings that did not exist when it began have their defaults."""
+    go(tmp_path / "run", {"train.steps": 1})
+    path = tmp_path / "run" / checkpoints.MANIFEST
+    record = json.loads(path.read_text(encoding="utf-8"))
+    del record["rollout"]["vllm_mode"], record["data"]["held_out"]
+    path.write_text(json.dumps(record), encoding="utf-8")
+    assert go(tmp_path / "run", {"train.steps": 2}).is_finished
+    path.write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(UsageError, match=r"rollout\.vllm_mode: 'server' against 'colocate'"):
+        go(tmp_path / "run", {"train.steps": 2, "rollout.vllm_mode": "colocate"})
 
 
 def test_another_recipe_or_model_in_the_same_folder_is_refused(tmp_path: Path) -> None:

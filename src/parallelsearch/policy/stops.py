@@ -211,3 +211,7 @@ class StopBank:
             self.accepts = np.concatenate([self.accepts, table.accepts])
             self.version += 1
         return self._starts[key]
+
+    def strings(self, start: int) -> tuple[str, ...]:
+        """The stop strings that a state given out by `start` stands for."""
+        return next(stops for stops, state in self._starts.items() if state == start)

@@ -10,10 +10,13 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from parallelsearch.errors import UsageError
+from pydantic_core import to_jsonable_python
+
+from parallelsearch.errors import UsageError, require
 from parallelsearch.manifest import differences, write_json
 from parallelsearch.training.recipe import Recipe
 
@@ -33,8 +36,24 @@ _FREE = frozenset(
         "search.timeout_s",
         "search.cache",
         "search.cache_size",
+        "rollout.vllm_host",
+        "rollout.vllm_port",
+        "rollout.vllm_group_port",
+        "rollout.vllm_gpu_memory_utilization",
+        "rollout.vllm_tensor_parallel_size",
+        "rollout.vllm_timeout_s",
     }
 )
+
+
+@lru_cache(maxsize=1)
+def accept_numbered_cpu() -> None:
+    """Several CPU processes: accelerate calls their device `cpu:0`, the trainer loads its state to that, and torch knows no
+    such place. Tell it that this is the CPU."""
+    serialization = require("torch.serialization", "train")
+    serialization.register_package(
+        5, lambda storage: None, lambda storage, location: storage if location == "cpu:0" else None
+    )
 
 
 def mark_complete(checkpoint: Path, step: int) -> None:
@@ -71,7 +90,7 @@ def check_same_run(recipe: Recipe, facts: Mapping[str, Any]) -> None:
     path = recipe.out / MANIFEST
     record = {**recipe.model_dump(mode="json", exclude={"sweep"}), **facts}
     if path.is_file():
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = _with_defaults(json.loads(path.read_text(encoding="utf-8")))
         changed = [change for change in differences(known, record) if not _may_change(change.key, recipe)]
         if changed:
             rows = "\n".join(f"  {change}" for change in changed)
@@ -82,6 +101,16 @@ def check_same_run(recipe: Recipe, facts: Mapping[str, Any]) -> None:
     if int(os.environ.get("RANK", "0")) == 0:  # of several processes the first one writes
         recipe.out.mkdir(parents=True, exist_ok=True)
         write_json(path, record)
+
+
+def _with_defaults(known: dict[str, Any]) -> dict[str, Any]:
+    """A run begun by an earlier version lacks settings that came since: it had what is their default now."""
+    for section, field in Recipe.model_fields.items():
+        if isinstance(known.get(section), dict) and isinstance(field.annotation, type):
+            for key, setting in getattr(field.annotation, "model_fields", {}).items():
+                if not setting.is_required():
+                    known[section].setdefault(key, to_jsonable_python(setting.get_default(call_default_factory=True)))
+    return known
 
 
 def _may_change(key: str, recipe: Recipe) -> bool:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import UsageError, require
-from parallelsearch.training import micro_batches
+from parallelsearch.training import micro_batches, vllm_link
 from parallelsearch.training.collect import Collector, row_of, score
-from parallelsearch.training.guards import GradientGuard, displacement
+from parallelsearch.training.guards import GradientGuard, TrainingStoppedError, displacement
 from parallelsearch.training.metrics_log import Sums, has_zero_variance, trajectory_metrics
 from parallelsearch.training.models import Weights, refresh_sampler, uses_bfloat16
 from parallelsearch.training.recipe import Recipe
@@ -110,6 +110,8 @@ def grpo_config(recipe: Recipe, **changes: Any) -> Any:
         "remove_unused_columns": False,
         "ddp_find_unused_parameters": False,
     }
+    if rollout.engine == "vllm":
+        options |= vllm_link.config_options(recipe)
     config = GRPOConfig(**{**options, **changes})
     config.num_generations = train.samples_per_question
     return config
@@ -150,6 +152,7 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
             callbacks=list(callbacks),
             rollout_func=_rollouts_of_step,
         )
+        self.link = vllm_link.WeightLink(self) if self.use_vllm else None
         self.num_generations = recipe.train.samples_per_question
         self.current_gradient_accumulation_steps = 1
         if weights.folded is not None:
@@ -173,6 +176,8 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
     def refresh(self) -> None:
         """Make the sampler see the newest weights."""
         refresh_sampler(self.accelerator.unwrap_model(self.model), self.weights.sampler)
+        if self.link is not None:
+            self.link.sync()
         reset = getattr(self.collector.policy, "reset", None)
         if reset is not None:
             reset()
@@ -189,6 +194,10 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
                 questions, seed=self.recipe.train.seed, step=self.step, first_row=first_row
             )
         self.model.train()
+        if all(trajectory.stop == "error" for trajectory in trajectories):
+            raise TrainingStoppedError(
+                f"stopped at step {self.step}: every rollout failed, the first with: {trajectories[0].error}"
+            )
         rolled_out = time.perf_counter()
         totals = score(trajectories, self.recipe.reward)
         group = self.recipe.train.samples_per_question
@@ -224,6 +233,8 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
     """An algorithm that compares within a group learns nothing from one whose rewards are equal."""
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        if self.link is not None:  # TRL would sync before our rollouts, from weights that `refresh` has not folded yet
+            self._last_loaded_step = self.state.global_step
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         batch["is_live"] = self._is_live
         return batch

@@ -19,7 +19,7 @@ from parallelsearch.errors import ParallelSearchError, UsageError, require
 from parallelsearch.manifest import write_json
 from parallelsearch.policy.models import quiet_transformers
 from parallelsearch.search import Search
-from parallelsearch.training import checkpoints, smoke
+from parallelsearch.training import checkpoints, smoke, vllm_link
 from parallelsearch.training.collect import Collector, check_questions
 from parallelsearch.training.guards import Alarms, TrainingStoppedError
 from parallelsearch.training.metrics_log import MetricsLog, plot, read_metrics, validation_metrics
@@ -92,6 +92,9 @@ def run(
     check_questions(questions, recipe.reward, "training")
     if recipe.train.eval_every:
         check_questions(validation, recipe.reward, "validation")
+    uses_vllm = recipe.rollout.engine == "vllm"
+    if uses_vllm:
+        vllm_link.check(recipe)
     checkpoints.check_same_run(
         recipe, {"questions": hash_questions(questions), "validation_questions": hash_questions(validation)}
     )
@@ -108,6 +111,7 @@ def run(
         config.device,
         needs_reference=recipe.train.beta > 0,
         needs_critic=recipe.train.algorithm == "ppo",
+        samples_elsewhere=uses_vllm,
         seed=recipe.train.seed,
         model=model,
         tokenizer=tokenizer,
@@ -186,6 +190,7 @@ class Journal:
             return self._result(step)
         if checkpoint is not None:
             self.say(f"going on from step {step} ({checkpoint})")
+            checkpoints.accept_numbered_cpu()
             self.trainer.load_extra(checkpoint)
         with quiet_transformers():
             self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
@@ -333,7 +338,10 @@ class _Silent(MetricsLog):
         return
 
 
-TRL_FIGURES = ("loss", "grad_norm", "learning_rate", "kl", "entropy", "sampler_drift", "clip_ratio/region_mean")
+TRL_FIGURES = (
+    *("loss", "grad_norm", "learning_rate", "kl", "entropy", "sampler_drift", "clip_ratio/region_mean"),
+    "sampling/importance_sampling_ratio/mean",  # only with vLLM
+)
 
 
 def step_line(step: int, steps: int, record: Mapping[str, Any]) -> str:

@@ -56,11 +56,13 @@ def load_weights(
     *,
     needs_reference: bool,
     needs_critic: bool = False,
+    samples_elsewhere: bool = False,
     seed: int = 0,
     model: Any | None = None,
     tokenizer: Any | None = None,
 ) -> Weights:
-    """Load what the recipe names (or take `model` and `tokenizer` as they are) and put LoRA and reference around it."""
+    """Load what the recipe names (or take `model` and `tokenizer` as they are) and put LoRA and reference around it.
+    `samples_elsewhere`: another process draws, and needs no copy here but the one an adapter is folded into."""
     torch = require("torch", "train")
     transformers = require("transformers", "train")
     bfloat16 = uses_bfloat16(settings, device.type)
@@ -85,7 +87,8 @@ def load_weights(
         reference = copy.deepcopy(model).eval().requires_grad_(False)
     folds = has_lora and settings.fold is not False and int(os.environ.get("WORLD_SIZE", "1")) == 1
     folds = folds and (settings.fold is True or is_worth_it(model, device))
-    sampler = _sampling_copy(model, bfloat16) if bfloat16 or folds else None
+    has_copy = folds or (bfloat16 and (has_lora or not samples_elsewhere))
+    sampler = _sampling_copy(model, bfloat16) if has_copy else None
     critic = _make_critic(model, settings, seed).to(device) if needs_critic else None
     if has_lora:
         model = _add_lora(model, settings, needs_reference, seed)

@@ -128,14 +128,32 @@ class TrajectorySettings(Settings):
 
 
 class RolloutSettings(TrajectorySettings):
-    """How trajectories are made by the engine in this process."""
+    """How trajectories are made, and by which engine."""
 
-    engine: Literal["auto", "slot", "batch"] = "auto"
+    engine: Literal["auto", "slot", "batch", "vllm"] = "auto"
+    """`slot` and `batch` run in this process; `vllm` samples through TRL's vLLM, as the `vllm_` settings say."""
     is_deterministic: bool = True
     """Batches form only when every rollout waits, so that a resumed run is the same run to the last bit (on a CPU; on a GPU
-    rounding still depends on the batch). False lets rows join at any time, which is faster where lengths differ."""
+    rounding still depends on the batch). False lets rows join at any time, which is faster where lengths differ. vLLM gets
+    a seed with each turn, or none."""
     num_slots: int | None = Field(default=None, gt=0)
     """Rows the slot engine generates together; by default as many as there are rollouts, up to 512."""
+    vllm_mode: Literal["server", "colocate"] = "server"
+    """`server`: a `vllm serve` on GPUs of its own. `colocate`: in the training process, on its GPU."""
+    vllm_host: str = "127.0.0.1"
+    vllm_port: int = Field(default=8000, gt=0, lt=65536)
+    vllm_group_port: int = Field(default=51216, gt=0, lt=65536)
+    """Where server and trainer meet to hand the weights over."""
+    vllm_gpu_memory_utilization: float | None = Field(default=None, gt=0, lt=1)
+    """The share of a GPU's memory that vLLM takes; unless set, 0.9 for a server and 0.3 beside the trainer."""
+    vllm_tensor_parallel_size: int = Field(default=1, ge=1)
+    """GPUs the server spreads the model over."""
+    vllm_timeout_s: float = Field(default=600.0, gt=0)
+    """For one turn, retries included."""
+    vllm_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
+        "token_truncate"
+    )
+    """How the loss makes up for log-probabilities that differ between vLLM and the trainer: TRL's importance sampling."""
 
     def sampling(self, seed: int, greedy: bool = False) -> Sampling:
         return Sampling(temperature=0.0 if greedy else self.temperature, top_p=self.top_p, seed=seed)
@@ -281,6 +299,11 @@ class Recipe(Settings):
         if self.rollout.top_p != 1.0:
             raise ValueError(
                 "'rollout.top_p' must be 1 in training: log-probabilities are those of the whole vocabulary"
+            )
+        if self.rollout.vllm_mode == "colocate" and self.rollout.vllm_tensor_parallel_size > 1:
+            raise ValueError(
+                "'rollout.vllm_tensor_parallel_size' above 1 needs 'rollout.vllm_mode' = \"server\": in the training "
+                "processes the parts of one model would have to generate in step, and rollouts do not"
             )
         if train.micro_batch_tokens < limits.max_tokens:
             raise ValueError(

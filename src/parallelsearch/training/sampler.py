@@ -1,4 +1,4 @@
-"""The policy that samples while training: the local one, with its encodings remembered.
+"""The policy that samples while training, as the recipe's `[rollout]` asks for it, with its encodings remembered.
 
 The samples of a group share their prompt and most of their passages, and the same passages come back step after step.
 Tokenising them anew was two fifths of the host's work in a step of 1,024 rollouts (docs/training.md).
@@ -9,16 +9,21 @@ from __future__ import annotations
 from typing import Any
 
 from parallelsearch.errors import UsageError
-from parallelsearch.policy.local import LocalPolicy
+from parallelsearch.grammar import STOP_STRINGS
+from parallelsearch.policy.encoding import EncodingPolicy
+from parallelsearch.policy.local import LocalPolicy, end_ids
+from parallelsearch.policy.stops import StopBank, token_bytes
+from parallelsearch.training import vllm_link
 from parallelsearch.training.models import Weights
 from parallelsearch.training.recipe import Recipe
+from parallelsearch.training.vllm_policy import ColocatedEngine, ServerEngine, VllmPolicy
 from parallelsearch.trajectory import Segment
 
 MAX_REMEMBERED = 200_000
 
 
-class TrainingPolicy(LocalPolicy):
-    """A local policy for many rollouts over the same texts."""
+class _Remembering(EncodingPolicy):
+    """For many rollouts over the same texts."""
 
     streams = False
     """Nobody watches, and searches start when the turn is whole."""
@@ -35,19 +40,29 @@ class TrainingPolicy(LocalPolicy):
         return Segment(found.author, found.text, found.token_ids)
 
 
+class TrainingPolicy(_Remembering, LocalPolicy):
+    """The sampler's own weights, in this process."""
+
+
+class VllmTrainingPolicy(_Remembering, VllmPolicy):
+    """vLLM, whose weights TRL keeps in step."""
+
+
 def _make_room(kept: dict[str, Any]) -> None:
     if len(kept) >= MAX_REMEMBERED:
         kept.clear()
 
 
-def sampling_policy(recipe: Recipe, weights: Weights) -> TrainingPolicy:
-    """The policy over the run's sampler, as the recipe's `[rollout]` asks for it."""
+def sampling_policy(recipe: Recipe, weights: Weights) -> TrainingPolicy | VllmTrainingPolicy:
+    """The policy of a run."""
     settings = recipe.rollout
     limit = getattr(weights.sampler.config.get_text_config(), "max_position_embeddings", None)
     if limit is not None and limit < settings.max_tokens:
         raise UsageError(
             f"rollout.max_tokens = {settings.max_tokens} is more than the {limit} tokens this model was made for"
         )
+    if settings.engine == "vllm":
+        return _vllm_policy(recipe, weights)
     options = {"max_slots": settings.num_slots} if settings.num_slots is not None and settings.engine != "batch" else {}
     return TrainingPolicy(
         weights.sampler,
@@ -58,4 +73,31 @@ def sampling_policy(recipe: Recipe, weights: Weights) -> TrainingPolicy:
         template=recipe.model.template,
         label=recipe.model.name,
         **options,
+    )
+
+
+def _vllm_policy(recipe: Recipe, weights: Weights) -> VllmTrainingPolicy:
+    settings, model = recipe.rollout, weights.sampler
+    bank = StopBank(token_bytes(weights.tokenizer, model.config.get_text_config().vocab_size))
+    bank.start(STOP_STRINGS)
+    eos_ids = end_ids(model, weights.tokenizer)
+    engine: ServerEngine | ColocatedEngine
+    if settings.vllm_mode == "server":
+        engine = ServerEngine(
+            vllm_link.base_url(recipe),
+            vllm_link.served_model(recipe),
+            bank,
+            eos_ids,
+            is_seeded=settings.is_deterministic,
+            timeout_s=settings.vllm_timeout_s,
+        )
+    else:
+        engine = ColocatedEngine(model, bank, eos_ids, settings.max_tokens, is_deterministic=settings.is_deterministic)
+    return VllmTrainingPolicy(
+        weights.tokenizer,
+        engine,
+        max_context=settings.max_tokens,
+        timeout_s=settings.vllm_timeout_s,
+        template=recipe.model.template,
+        label=recipe.model.name,
     )

@@ -1,0 +1,5 @@
+"""What TRL imports from here."""
+
+
+class StructuredOutputsParams:
+    """Not used by this project."""
