@@ -144,22 +144,26 @@ def heading(load: int, spread: float) -> str:
 
 
 def figures(cells: Sequence[Cell], load: int, spread: float) -> list[Figure]:
+    """Seconds against latency for 2 and 4 sub-queries, and against the number of sub-queries at 0.5 s."""
+    shown = [cell for cell in cells if (cell.load, cell.spread) == (load, spread)]
+    ending = f"load_{load}" + ("_spread" if spread else "")
     made = []
     for num in (2, 4):
         series = tuple(
-            Series(
-                way,
-                tuple(
-                    (c.latency_s, c.median_s)
-                    for c in sorted(cells, key=lambda c: c.latency_s)
-                    if (c.way, c.num_subqueries, c.load, c.spread) == (way, num, load, spread)
-                ),
-            )
+            Series(way, tuple((c.latency_s, c.median_s) for c in shown if (c.way, c.num_subqueries) == (way, num)))
             for way in WAYS
         )
         title = f"{num} sub-queries, {heading(load, spread)}"
-        name = f"latency_{num}_subqueries_load_{load}" + ("_spread" if spread else "")
+        name = f"latency_{num}_subqueries_{ending}"
         made.append(Figure(name, title, "lines", "search latency (s)", "median seconds a question", series, x_min=0.0))
+    series = tuple(
+        Series(way, tuple((float(c.num_subqueries), c.median_s) for c in shown if (c.way, c.latency_s) == (way, 0.5)))
+        for way in WAYS
+    )
+    title = f"Search latency 0.5 s, {heading(load, spread)}"
+    made.append(
+        Figure(f"subqueries_{ending}", title, "lines", "sub-queries", "median seconds a question", series, x_min=0.0)
+    )
     return made
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
-from parallelsearch import grammar
+from parallelsearch import demo, grammar
 from parallelsearch.baseline_formats import METHODS, Ferret, RagR1, SearchO1, SearchR1, open_method, wrap_policy
 from parallelsearch.baselines import MethodPolicy, read_answer, write_turn
 from parallelsearch.errors import PolicyError, UsageError
@@ -305,3 +309,27 @@ async def test_gold_passages_given_is_rag_over_what_is_known_to_help(tmp_path: P
         GoldRetriever.from_corpus([Question("Q?")], [corpus])
     with pytest.raises(UsageError, match="hold none"):
         GoldRetriever.from_corpus([Question("Q?", supporting_titles=["Nowhere"])], [corpus])
+
+
+def test_the_script_for_all_rows_runs_goes_on_and_writes_one_table(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    whole = Path(demo.corpus_path()).read_text().splitlines(keepends=True)
+    for name, part in (("multihop_passages.jsonl.zst", whole[::2]), ("wiki_background_chunks.jsonl.zst", whole[1::2])):
+        (corpus / name).write_bytes(zstandard.compress("".join(part).encode()))
+    script = Path(__file__).parents[1] / "benchmarks" / "baselines.py"
+    command = [sys.executable, str(script), "--index", "index", "--build", "--out", "out", "--limit", "8"]
+    command += ["--data", "demo", "--split", "test", "--policy", "demo", "--trained", "demo"]
+    environment = {**os.environ, "PARALLELSEARCH_DATA": str(tmp_path)}
+    for rows in (["direct", "gold"], ["direct", "gold", "parallel"]):  # the second time two rows are done already
+        done = subprocess.run(
+            [*command, "--rows", *rows], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+    table = (tmp_path / "out" / "baselines.md").read_text().splitlines()
+    assert [line.split(" | ")[0] for line in table[2:]] == ["| blind guess", "| direct", "| gold", "| parallel"]
+    summaries = json.loads((tmp_path / "out" / "baselines.json").read_text())
+    assert [summary["num_done_now"] for summary in summaries.values()] == [0, 0, 8]
+    assert summaries["gold"]["subsets"]["demo"]["gold_recall"] == 1.0
+    assert summaries["parallel"]["subsets"]["demo"]["em"] == 1.0
+    assert (tmp_path / "out" / "comparison" / "report.html").is_file()

@@ -126,6 +126,8 @@ def test_index_names_the_bad_line_unless_told_to_skip(tmp_path):
         (["index", "--plan", "0"], 2, ["at least 1"]),
         (["index"], 2, ["parallelsearch index CORPUS --out DIR"]),
         (["serve", "search", "--mcp", "smoke"], 2, ["stdio"]),
+        (["serve", "search", "--search", "searxng:http://127.0.0.1:9", "--workers", "2"], 2, ["index on this machine"]),
+        (["serve", "search", "--search", "bm25:none", "--workers", "1", "--port", "0"], 1, ["none"]),
         (["serve", "agent", "--port", "70000"], 2, ["65535"]),
         (["view", "a.jsonl", "b.jsonl"], 2, ["--html"]),
         (["data", "no-such-set"], 2, ["no-such-set"]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 import zstandard
 
 from parallelsearch import datasets
+from parallelsearch.chance import chance_em
 from parallelsearch.data import (
     demo_questions,
     dependency_questions,
@@ -103,6 +103,26 @@ def test_the_fields_spelling_is_understood() -> None:
     assert question.metadata is not None
     assert question.metadata["level"] == "hard"
     assert "context" not in question.metadata
+
+
+@pytest.mark.parametrize("source", ["hotpotqa", "searchR1_hotpotqa"])
+def test_a_row_for_verl_is_understood(source: str) -> None:
+    row = {
+        "id": "train_0",
+        "question": "Which is older, the Danube or the Rhine?",
+        "golden_answers": ["the Danube"],
+        "data_source": source,
+        "prompt": [{"role": "user", "content": "Answer the question."}],
+        "ability": "fact-reasoning",
+        "reward_model": {"style": "rule", "ground_truth": {"target": ["the Danube"]}},
+        "extra_info": {"split": "train", "index": 0, "type": "comparison"},
+    }
+    question = question_from_dict(row)
+    assert (question.dataset, question.type, question.kind) == ("hotpotqa", "comparison", "parallel")
+    assert question.metadata == {"ability": "fact-reasoning", "split": "train", "index": 0}
+    # the package's own fields win, and metadata over extra_info
+    question = question_from_dict({**row, "dataset": "nq", "metadata": {"type": "bridge"}})
+    assert (question.dataset, question.type, question.kind) == ("nq", "bridge", "single")
 
 
 def test_an_own_kind_wins_over_the_implied_one() -> None:
@@ -328,6 +348,7 @@ def test_the_debian_script_makes_questions_whose_answers_stand_in_its_corpus(tmp
     assert [question.kind for question in asked] == ["parallel"] * 20 + ["sequential"] * 20
     answers = [question.golden_answers[0] for question in asked]
     assert (answers.count("yes"), answers.count("no")) == (5, 5)
+    assert {chance_em(q.question, q.golden_answers) for q in asked if q.kind == "parallel"} == {0.5}
     for question in asked:
         first, second = question.supporting_titles or []
         assert {first, second} <= passages.keys()
@@ -394,24 +415,43 @@ def test_the_verified_labels_are_two_hundred_and_replace_the_data_sets(folder: P
 
 # ---- the real files --------------------------------------------------------------------------------------------------
 
-needs_data = pytest.mark.skipif(not os.environ.get("PARALLELSEARCH_DATA"), reason="PARALLELSEARCH_DATA is not set")
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("seven", 51_713),
+        ("hotpotqa-par", 1487),
+        ("hotpotqa-seq", 5918),
+        ("fanoutqa", 310),
+        ("frames", 824),
+        ("strategyqa", 229),
+        ("webquestions", 2032),
+        ("questions_with_gold", 3604),
+        ("verified", 200),
+        ("dependency", 200),
+    ],
+)
+def test_the_real_sets_have_their_published_sizes(data_dir: Path, name: str, size: int) -> None:
+    found = load_questions(name)
+    assert len(found) == size
+    assert not [warning for warning in found.warnings if "published" in warning or "labelled" in warning]
 
 
 @pytest.mark.shared_data
-@needs_data
-def test_the_real_sets_have_their_published_sizes() -> None:
-    assert len(load_questions("seven")) == 51_713
-    for name, size in (("hotpotqa-par", 1487), ("hotpotqa-seq", 5918), ("bamboogle", 125), ("frames", 824)):
-        found = load_questions(name)
-        assert (len(found), found.warnings) == (size, [])
-    assert len(load_questions("questions_with_gold")) == 3604
-    assert len(load_questions("verified")) == 200
-    assert load_questions("2wiki-par").warnings  # the local labels are by rule: 2,933, not 3,040
+@pytest.mark.parametrize(
+    ("name", "found", "published"), [("par", 2933, 3040), ("seq", 6998, 6785), ("mixed", 2645, 2751)]
+)
+def test_the_local_labels_of_2wiki_are_by_rule_and_the_warning_says_so(
+    data_dir: Path, name: str, found: int, published: int
+) -> None:
+    asked = load_questions(f"2wiki-{name}")
+    assert len(asked) == found
+    assert f"2wikimultihopqa {name}: {found} questions found, {published} published" in asked.warnings[0]
 
 
 @pytest.mark.shared_data
-@needs_data
-def test_no_real_training_question_survives_in_an_evaluation_file() -> None:
+def test_no_real_training_question_survives_in_an_evaluation_file(data_dir: Path) -> None:
     pool = training_pool("nq")
     refuse_leaks(pool.questions)
     assert any("left out" in warning for warning in pool.warnings)  # NQ's train file has some of the test questions

@@ -128,7 +128,10 @@ async def test_every_question_is_a_row_and_the_summary_keeps_its_contract(tmp_pa
     assert setup["search"]["k"] == 3
     assert setup["sampling"]["seed"] == 0
     assert setup["data"]["num_questions"] == 20
+    assert setup["method"]["prompt"] == grammar.prompt_text("the question", "parallel")
     assert len(setup["method"]["prompt_sha256"]) == 64
+    first = grammar.prompt_text(asked[0].question, "parallel")
+    assert summary["manifest"]["environment"]["first_prompt"] == first
     assert summary["manifest"]["environment"]["versions"]["parallelsearch"]
     assert [row.id for row in read_rows(tmp_path / "run")] == ids(tmp_path / "run")
 
@@ -155,6 +158,24 @@ async def test_failed_questions_can_be_asked_again(tmp_path: Path) -> None:
     healed = await evaluate(asked, Unreliable(asked), search(), tmp_path, replace(FAST, retry_failures=True))
     assert (healed["subsets"]["made"]["failures"], healed["num_done_now"]) == (0, 1)
     assert sorted(ids(tmp_path)) == [question.id for question in asked]
+
+
+class Paced(ScriptedPolicy):
+    """The same policy on a busy or a quiet machine: its pace is no part of what it is."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "paced"}
+
+
+async def test_questions_that_ran_out_of_time_can_be_asked_again(tmp_path: Path) -> None:
+    asked = questions(6)
+    busy, quiet = Paced(script(asked), tokens_per_s=30), Paced(script(asked))
+    settings = replace(FAST, limits=Limits(timeout_s=0.3))
+    first = await evaluate(asked, busy, search(), tmp_path, settings)
+    assert first["subsets"]["made"]["stops"] == {"timeout": 6}
+    assert (await evaluate(asked, quiet, search(), tmp_path, settings))["num_done_now"] == 0
+    again = await evaluate(asked, quiet, search(), tmp_path, replace(settings, retry_failures=True))
+    assert (again["num_done_now"], again["subsets"]["made"]["em"]) == (6, 1.0)
 
 
 async def test_a_policy_that_only_fails_stops_the_run(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,6 +54,16 @@ def test_the_machine_is_described_without_names(monkeypatch: pytest.MonkeyPatch)
     assert "secret-host" not in json.dumps(record)
     assert "no-such-package" not in versions(["numpy", "no-such-package"])
     assert len(hash_text("x")) == 64
+
+
+def test_gpus_are_named_where_torch_is_in_use_and_it_is_not_imported_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = SimpleNamespace(
+        is_available=lambda: True, device_count=lambda: 2, get_device_name=lambda number: f"NVIDIA H200 {number}"
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert describe_machine()["gpus"] == ["NVIDIA H200 0", "NVIDIA H200 1"]
+    code = "import sys; from parallelsearch.manifest import describe_machine as d; print(d()['gpus'], 'torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[] False\n"
 
 
 @pytest.mark.parametrize(

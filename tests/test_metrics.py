@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from parallelsearch import metrics
 from parallelsearch.answers import exact_match, normalise
 from parallelsearch.chance import candidates, chance_em
+from parallelsearch.datasets import load_questions
 from parallelsearch.errors import DataError, UsageError
 from parallelsearch.metrics import Prices, Row, expected_plan, row_from_dict, row_of, subsets_of, summarise
 from parallelsearch.retrieval.base import Hit
@@ -545,6 +547,38 @@ def test_no_rows_is_an_error_and_a_foreign_row_says_what_it_lacks() -> None:
         ),
         ("Who directed Casablanca?", []),
         ("For bone growth, is kale better than spinach?", ["yes", "no"]),
+        # names in lower case
+        ("Which Debian package takes more space when installed, nasm or libqt6nfc6?", ["nasm", "libqt6nfc6"]),
+        ("Do the Debian packages fcitx and webvtt belong to the same section?", ["yes", "no"]),
+        ("Which animal is heavier, the blue whale or an elephant?", ["the blue whale", "an elephant"]),
+        ("Which metal melts first: iron, platinum or gold?", ["iron", "platinum", "gold"]),
+        ("Which of gold, silver and tin is the densest?", ["gold", "silver", "tin"]),
+        ("In which film, shot in colour or in black and white, does he sing?", []),
+        ("Which painter, who lived in Rome or painted there, was older?", []),
+        ("Which rivers and lakes are there, or where can one swim?", []),
+        # lists of several
+        (
+            "Which of the poets Lord Byron, Percy Shelley and John Keats died first?",
+            ["Lord Byron", "Percy Shelley", "John Keats"],
+        ),
+        ("Of Verdi, Wagner and Bizet, who was born last?", ["Verdi", "Wagner", "Bizet"]),
+        ("Which is the largest moon among Titan, Callisto and Ganymede?", ["Titan", "Callisto", "Ganymede"]),
+        ("Who was the oldest of James Joyce and Franz Kafka?", ["James Joyce", "Franz Kafka"]),
+        ("Which was launched first: Vostok 1, Apollo 8 or Sputnik 1?", ["Vostok 1", "Apollo 8", "Sputnik 1"]),
+        (
+            "Which is older: University of California, Berkeley or Yale?",
+            ["University of California, Berkeley", "Yale"],
+        ),
+        # the verb comes after the names
+        ("Which canal, Miami Canal or Dundee Canal, also supplies power?", ["Miami Canal", "Dundee Canal"]),
+        ("Which band, Matthew Good Band or Switchfoot is still together?", ["Matthew Good Band", "Switchfoot"]),
+        ("Between Parsifal and Saul og David which opera has more acts?", ["Parsifal", "Saul og David"]),
+        ("In between The Bears and I and Oceans which came out in 1974?", ["The Bears and I", "Oceans"]),
+        # these offer nothing, or a yes and a no
+        ("Which river is the border between France and Germany near Strasbourg?", []),
+        ("How far is it between Paris and London?", []),
+        ("Are either The Pogues or Pillar an electronic group?", ["yes", "no"]),
+        ("Both Sorbaria and Goldenrod are a genus of more than 50 plants?", ["yes", "no"]),
     ],
 )
 def test_what_a_guesser_sees(question: str, options: list[str]) -> None:
@@ -556,3 +590,13 @@ def test_chance_is_half_where_two_are_offered_and_one_is_golden() -> None:
     assert chance_em("Is the Danube long?", ["yes"]) == 0.5
     assert chance_em("Which is longer, the Danube or the Rhine?", ["Volga"]) == 0.0
     assert chance_em("Who was it?", ["Ada"]) == 0.0
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(
+    ("name", "chance"),
+    [("hotpotqa-par", 0.352), ("hotpotqa-seq", 0.004), ("2wiki-par", 0.5), ("2wiki-mixed", 0.498), ("nq", 0.0)],
+)
+def test_the_chance_rows_of_the_real_sets(data_dir: Path, name: str, chance: float) -> None:
+    found = [chance_em(question.question, question.golden_answers) for question in load_questions(name)]
+    assert sum(found) / len(found) == pytest.approx(chance, abs=0.002)

@@ -1,14 +1,18 @@
 """Spans from events, with the real SDK: how they nest, when they end, and what they do not tell."""
 
+import asyncio
 import subprocess
 import sys
 
+import httpx
 import pytest
 
 from parallelsearch import Agent, Search, demo
 from parallelsearch.errors import SearchError
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Retriever
+from parallelsearch.server.agent_server import create_agent_app
+from parallelsearch.server.answering import AgentSettings
 from parallelsearch.telemetry import traced
 
 pytest.importorskip("opentelemetry.sdk", reason="pip install opentelemetry-sdk")
@@ -116,6 +120,59 @@ def test_one_handler_may_follow_questions_one_after_another(spans):
     first, second = spans("question")
     assert first.context.trace_id != second.context.trace_id
     assert first.attributes["parallelsearch.num_turns"] == second.attributes["parallelsearch.num_turns"] == 2
+
+
+# ---- the agent server ------------------------------------------------------------------------------------------------
+
+
+async def ask_server(*bodies, headers=None, policy=None, **settings):
+    """Put these questions to the server's application, all at once."""
+    search = Search(demo.retriever(latency_s=0.05), cache_size=0)
+    app = create_agent_app(policy or demo.DemoPolicy(), search, AgentSettings(token=None, **settings))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        asked = [
+            client.post(
+                "/v1/chat/completions",
+                json={"model": "parallelsearch", "messages": [{"role": "user", "content": QUESTION}], **body},
+                headers=headers,
+            )
+            for body in bodies
+        ]
+        return await asyncio.gather(*asked)
+
+
+async def test_the_agent_server_makes_spans_whole_and_streamed(spans):
+    whole, streamed = await ask_server({}, {"stream": True})
+    assert (whole.status_code, streamed.status_code) == (200, 200)
+    questions = spans("question")
+    assert len({question.context.trace_id for question in questions}) == 2  # two requests, two traces
+    for question in questions:
+        mine = [
+            span
+            for name in ("turn", "search")
+            for span in spans(name)
+            if span.context.trace_id == question.context.trace_id
+        ]
+        assert [span.name for span in mine] == ["parallelsearch.turn"] * 2 + ["parallelsearch.search"] * 2
+        assert mine[3].start_time < mine[2].end_time
+    assert "Monet" not in str([dict(span.attributes) for span in questions + spans("search")])
+
+
+async def test_a_request_belongs_to_the_trace_its_header_names(spans):
+    caller = "4bf92f3577b34da6a3ce929d0e0e4736"
+    await ask_server({}, headers={"traceparent": f"00-{caller}-00f067aa0ba902b7-01"}, logs_queries=True)
+    (question,) = spans("question")
+    assert f"{question.context.trace_id:032x}" == caller
+    assert f"{question.parent.span_id:016x}" == "00f067aa0ba902b7"
+    assert "Monet" in str([dict(span.attributes) for span in spans("search")])  # the log has it too: it was asked for
+
+
+async def test_a_question_that_the_policy_fails_is_an_error(spans):
+    (reply,) = await ask_server({}, policy=ScriptedPolicy({QUESTION: [UNFINISHED]}))
+    assert reply.status_code == 502
+    (question,) = spans("question")
+    assert (question.status.status_code, question.status.description) == (StatusCode.ERROR, "RefusalError")
+    assert len(spans("turn")) == 2
 
 
 def test_without_opentelemetry_events_pass_through():

@@ -10,6 +10,7 @@ that read other projects' formats.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -85,8 +86,6 @@ class Method:
     stop: tuple[str, ...] = grammar.STOP_STRINGS
     translates = False
     """`read` changes the text, so nothing can be dispatched while it is still being written."""
-    is_rebuilt = False
-    """Each call gets one new prompt (`whole_prompt`) instead of the conversation so far."""
 
     def __init__(self, prompt_template: str | None = None) -> None:
         if prompt_template is not None and "{question}" not in prompt_template:
@@ -119,9 +118,6 @@ class Method:
     def notice(self, text: str) -> str:
         return text
 
-    def whole_prompt(self, question: str, steps: Sequence[Step], is_last: bool) -> str:
-        raise NotImplementedError
-
     def digest_prompt(self, question: str, steps: Sequence[Step], results: str) -> str | None:
         """A question to the model about new results, whose answer takes their place; None leaves them as they are."""
         return None
@@ -133,6 +129,14 @@ class Step:
 
     author: Author
     text: str
+
+
+class Rebuilt(ABC):
+    """A method whose every call gets one new prompt instead of the conversation so far."""
+
+    @abstractmethod
+    def whole_prompt(self, question: str, steps: Sequence[Step], is_last: bool) -> str:
+        """The prompt of the next call, from all that was said and found."""
 
 
 class Sequential(Method):
@@ -166,10 +170,10 @@ class ChainOfThought(Direct):
         return write_turn(text.partition(grammar.opening(ANSWER))[0], answer=read_answer(text, may_be_bare=True))
 
 
-class Rag(Direct):
+class Rag(Direct, Rebuilt):
     """The question is the query; its passages stand in the prompt; one call."""
 
-    name, summary, is_rebuilt = "rag", "one retrieval with the question itself, then one call", True
+    name, summary = "rag", "one retrieval with the question itself, then one call"
 
     def first_queries(self, question: str) -> list[str]:
         return [grammar.tidy_question(question)]
@@ -295,7 +299,13 @@ class MethodPolicy(Policy):
         state.num_side_tokens = 0
         context = await self._context(state, segments, question, is_last, max_tokens, sampling, session)
         result = await self._ask(
-            state, context, session, max_tokens, sampling, on_text if self.streams else None, self.method.is_rebuilt
+            state,
+            context,
+            session,
+            max_tokens,
+            sampling,
+            on_text if self.streams else None,
+            is_apart=isinstance(self.method, Rebuilt),
         )
         state.segments[len(segments)] = result.segment()
         num_tokens = result.num_tokens if result.num_tokens is not None else self.count_tokens(result.text)
@@ -324,7 +334,7 @@ class MethodPolicy(Policy):
                     text = await self._digest(state, question, steps, text, max_tokens, sampling, session)
                 state.segments[number] = self.inner.insert(text, segment.author)
             steps.append(Step(segment.author, state.segments[number].text))
-        if method.is_rebuilt:
+        if isinstance(method, Rebuilt):
             return [self.inner.prompt(method.whole_prompt(question, steps, is_last), question)]
         return [segments[0], *(state.segments[number] for number in range(1, len(segments)))]
 

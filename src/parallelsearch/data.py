@@ -1,7 +1,7 @@
 """Questions: read from files, checked, and labelled with the kind their data set implies.
 
 A record may be the package's own (`id`, `question`, `golden_answers`, ...) or spelt as the field's usual files spell it
-(`query`, `answer`, `metadata.type`, `question_type`); both become a `Question`. Fields beyond the contract are kept in
+(`query`, `answer`, `metadata.type`, `data_source`); both become a `Question`. Fields beyond the contract are kept in
 `metadata`. Where a named data set comes from is the business of `datasets.py`.
 """
 
@@ -43,9 +43,14 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "question": ("query",),
     "golden_answers": ("answer", "answers", "final_answer"),
     "type": ("query_type", "category", "question_type"),
+    "dataset": ("data_source",),
 }
-_HEAVY = frozenset({"context", "passages", "contexts"})
+_NESTED = ("metadata", "extra_info")
+"""Objects that hold more about a question, the first one's fields winning."""
+_HEAVY = frozenset({"context", "passages", "contexts", "prompt", "reward_model"})
 """Whole paragraphs that some files carry with a question: they belong in a corpus, not in every question."""
+_VERL_PREFIX = "searchR1_"
+"""verl's own script for these sets puts it before the name of each."""
 
 
 def kind_of(dataset: str | None, type: str | None) -> Kind | None:
@@ -96,14 +101,17 @@ def question_from_dict(record: Any, path: str = "<record>", line: int | None = N
 
 
 def _translated(record: dict[str, Any]) -> dict[str, Any]:
-    """The record in the package's own field names; a nested `metadata` object is folded in, own fields winning."""
-    inner = record.get("metadata")
-    result = {**(inner if isinstance(inner, dict) else {}), **record}
-    result.pop("metadata", None)
+    """The record in the package's own field names; nested objects are folded in, own fields winning."""
+    result = dict(record)
+    for name in _NESTED:
+        inner = result.pop(name, None)
+        result = {**(inner if isinstance(inner, dict) else {}), **result}
     for name, others in _ALIASES.items():
         for other in others:
             if result.get(name) is None and isinstance(result.get(other), str | list):
                 result[name] = result.pop(other)
+    if isinstance(result.get("dataset"), str):
+        result["dataset"] = result["dataset"].removeprefix(_VERL_PREFIX)
     facts = result.get("supporting_facts")
     if result.get("supporting_titles") is None and isinstance(facts, dict) and isinstance(facts.get("title"), list):
         result["supporting_titles"] = list(dict.fromkeys(facts["title"]))

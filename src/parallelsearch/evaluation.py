@@ -29,6 +29,9 @@ from parallelsearch.run_folder import RunFolder, RunStoppedError
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Question, Trajectory
 
+_SOME_QUESTION = "the question"
+"""Stands for the question in the prompt that the manifest keeps."""
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSettings:
@@ -46,7 +49,7 @@ class EvaluationSettings:
     prices: Prices | None = None
     num_resamples: int = 1000
     retry_failures: bool = False
-    """When a run goes on: ask those questions again on which the policy failed."""
+    """When a run goes on: ask those questions again on which the policy failed or that ran out of time."""
     max_failures_in_a_row: int | None = 100
     """A policy that fails this often with no success in between is broken: stop, instead of failing on every question."""
 
@@ -89,7 +92,13 @@ async def evaluate(
     method = open_method(settings.method, settings.prompt_template)
     manifest = Manifest(
         setup=plain(describe_setup(asked, policy, search, settings, method)),
-        environment=plain({**describe_machine(), "concurrency": settings.concurrency}),
+        environment=plain(
+            {
+                **describe_machine(),
+                "concurrency": settings.concurrency,
+                "first_prompt": _as_shown(policy, method, asked.questions[0].question),
+            }
+        ),
         warnings=list(asked.warnings),
         created=now(),
     )
@@ -97,7 +106,7 @@ async def evaluate(
     with RunFolder(out_dir) as folder:
         goes_on = folder.begin(manifest)
         if goes_on and settings.retry_failures:
-            folder.drop(lambda trajectory: trajectory.stop == "error")
+            folder.drop(lambda trajectory: trajectory.stop in ("error", "timeout"))
         run.take_over(folder.rows(run.by_id, settings.prices))
         start_s = time.perf_counter()
         await run.go(folder)
@@ -119,6 +128,14 @@ def summary_of(rows: Sequence[Row], manifest: Manifest, num_resamples: int = 100
     }
 
 
+def _as_shown(policy: Policy, method: Method, question: str) -> str | None:
+    """The prompt with the engine's chat template around it. No part of the set-up: some templates hold the day's date."""
+    try:
+        return policy.prompt(method.prompt(question), question).text
+    except Exception:  # whatever is wrong with this question is told by its own row
+        return None
+
+
 def describe_setup(
     questions: QuestionSet, policy: Policy, search: Search, settings: EvaluationSettings, method: Method
 ) -> dict[str, Any]:
@@ -127,7 +144,8 @@ def describe_setup(
         "data": questions.describe(),
         "method": {
             "name": method.name,
-            "prompt_sha256": hash_text(method.prompt("the question")),
+            "prompt": method.prompt(_SOME_QUESTION),
+            "prompt_sha256": hash_text(method.prompt(_SOME_QUESTION)),
             "max_turns": method.max_turns,
         },
         "policy": policy.describe(),

@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -85,8 +86,17 @@ def describe_machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "num_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cpu": _cpu(),
+        "gpus": _gpus(),
         "versions": versions(),
     }
+
+
+def _gpus() -> list[str]:
+    """The GPUs that torch sees, where something has imported it; it is not imported for this."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
 
 
 def _cpu() -> str:

@@ -62,6 +62,12 @@ class RunFolder:
 
     def begin(self, manifest: Manifest) -> bool:
         """Freeze the manifest, or, if there is one already, check that it is the same set-up. True if the run goes on."""
+        try:
+            return self._begin(manifest)
+        except OSError as error:
+            raise UsageError(f"cannot write to '{self.path}': {error.strerror or error}") from error
+
+    def _begin(self, manifest: Manifest) -> bool:
         has_record = (self.path / TRAJECTORIES_FILE).exists()
         if not (self.path / MANIFEST_FILE).exists():
             if has_record:

@@ -1,38 +1,19 @@
-"""The viewer in a real Chromium: filter, open, side by side, steps, by keyboard, on a phone, and against hostile text.
-
-Screenshots for the docs are made by `PARALLELSEARCH_SCREENSHOTS=FOLDER pytest tests/viewer/test_viewer_browser.py`.
-"""
+"""The viewer in a real Chromium: filter, open, side by side, steps, by keyboard, on a phone, and against hostile text."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-from pathlib import Path
 
 import pytest
 from viewer_process import viewer
 from viewer_runs import ATTACK, NUM_QUESTIONS, evaluation_run, hostile_trajectory, training_run
 
+from browsing import PHONE, Watched
 from parallelsearch.trajectory import Segment, Trajectory, write_trajectories
 from parallelsearch.viewer.html import export_html
 
 pytestmark = pytest.mark.browser
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    path = os.environ.get("PARALLELSEARCH_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    if path is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium, or set PARALLELSEARCH_CHROMIUM")
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")
@@ -46,24 +27,11 @@ def runs(tmp_path_factory):
     }
 
 
-class Watched:
-    """A page, what it complains about, and every address it asks for."""
+class ViewPage(Watched):
+    """The viewer's page, served or from a file."""
 
     def __init__(self, browser, url: str, **context) -> None:
-        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **context})
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.foreign: list[str] = []
-        origin = url.split("/", 3)[:3]
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(f"dialog {dialog.message}"))
-        self.page.on(
-            "request",
-            lambda request: self.foreign.append(request.url) if request.url.split("/", 3)[:3] != origin else None,
-        )
-        self.page.goto(url)
-        self.page.locator("body[data-state=judged]").wait_for(timeout=30_000)
+        super().__init__(browser, url, "body[data-state=judged]", **context)
 
     @property
     def status(self) -> str:
@@ -73,23 +41,13 @@ class Watched:
         self.page.locator(".entry").nth(number).click()
         self.page.locator(".trajectory").nth(count - 1).wait_for()
 
-    def keep(self, name: str) -> None:
-        """A picture for the docs, when they are being made."""
-        if folder := os.environ.get("PARALLELSEARCH_SCREENSHOTS"):
-            self.page.screenshot(path=Path(folder) / f"viewer-{name}.png")
-
-    def close(self) -> None:
-        self.context.close()
-        assert self.complaints == []
-        assert self.foreign == []
-
 
 @pytest.fixture
 def show(browser):
-    opened: list[Watched] = []
+    opened: list[ViewPage] = []
 
-    def one(url: str, **context) -> Watched:
-        opened.append(Watched(browser, url, **context))
+    def one(url: str, **context) -> ViewPage:
+        opened.append(ViewPage(browser, url, **context))
         return opened[-1]
 
     yield one
@@ -147,7 +105,7 @@ def test_error_classes_lead_to_their_trajectories(show, request, runs, page_kind
     page.click("#overview > summary")
     page.locator("#overview button").first.wait_for()
     assert page.locator("#overview button").count() == len(counts)
-    watched.keep("errors")
+    watched.keep("viewer-errors")
     for name, count in counts.items():
         page.locator("#overview button", has_text=name.replace("_", " ")).first.click()
         assert watched.status.startswith(f"{count} of")
@@ -172,7 +130,7 @@ def test_an_opened_trajectory(show, served):
     assert bars.count() == 2 + queries.count()
     queries.first.locator("summary").first.click()
     assert queries.first.locator("details p").first.is_visible()
-    watched.keep("trajectory")
+    watched.keep("viewer-trajectory")
 
 
 def test_two_runs_side_by_side(show, served):
@@ -193,7 +151,7 @@ def test_two_runs_side_by_side(show, served):
     left, right = (cards.nth(number).bounding_box() for number in range(2))
     assert left["y"] == right["y"]
     assert left["x"] + left["width"] <= right["x"]
-    watched.keep("compare")
+    watched.keep("viewer-compare")
 
 
 def test_steps_as_a_slider(show, served):
@@ -222,7 +180,7 @@ def test_steps_as_a_slider(show, served):
     watched.open(0, count=2)
     steps = page.locator(".trajectory > .soft:first-child").all_inner_texts()
     assert ["step 0" in steps[0], "step 20" in steps[1]] == [True, True]
-    watched.keep("steps")
+    watched.keep("viewer-steps")
 
 
 def test_hostile_text_is_only_text(show, tmp_path):
@@ -267,24 +225,22 @@ def test_keyboard_alone(show, exported):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(show, served, scheme):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     watched = show(served, color_scheme=scheme, bypass_csp=True)
     watched.page.select_option("#run", label="grpo")
     watched.page.click("#overview > summary")
     watched.open(0)
-    found = axe.Axe().run(watched.page)
-    assert found.violations_count == 0, found.generate_report()
+    assert watched.axe_violations() == []
 
 
 def test_a_phone_in_the_dark(show, exported):
-    watched = show(exported, viewport={"width": 360, "height": 740}, color_scheme="dark", has_touch=True)
+    watched = show(exported, color_scheme="dark", **PHONE)
     page = watched.page
     assert page.locator("#outcome").is_hidden()  # folded away
     watched.open(0)
     page.locator("#detail:focus").wait_for()
     assert page.evaluate("document.querySelector('#detail').getBoundingClientRect().top") < 50  # scrolled into sight
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    watched.keep("phone")
+    watched.keep("viewer-phone")
     page.click("a.back")
     page.locator("#list:focus").wait_for()
 

@@ -99,6 +99,14 @@ def test_the_size_is_kept_and_what_is_left_out_is_said(big_run, tmp_path):
     assert all(record["id"] == f"q{row}" for (_, row), record in records.items())
 
 
+def test_what_comes_first_is_in_the_file_however_small_it_is(big_run, tmp_path):
+    wanted = ["q399", "q7", "q200", "not there"]
+    report = export_html([big_run], tmp_path / "out.html", max_bytes=150_000, first=wanted)
+    _, _, records = embedded(tmp_path / "out.html")
+    assert report.num_embedded < 100
+    assert {"q399", "q7", "q200"} <= {record["id"] for record in records.values()}
+
+
 def test_the_list_is_shortened_when_it_alone_is_too_long(big_run, tmp_path):
     path = tmp_path / "t.jsonl"
     random_ = random.Random(1)

@@ -13,7 +13,12 @@ import typer
 from parallelsearch.commands.options import JsonOption, KOption, PolicyOption, SearchOption, SeedOption, console
 
 if TYPE_CHECKING:
+    from parallelsearch.datasets import QuestionSet
     from parallelsearch.evaluation import Progress
+    from parallelsearch.metrics import Prices
+    from parallelsearch.search import Search
+
+_MAX_VIEWER_BYTES = 10_000_000
 
 
 def evaluate_command(
@@ -33,6 +38,13 @@ def evaluate_command(
     split: Annotated[str | None, typer.Option(help="Of a named set: train, dev or test.")] = None,
     subset: Annotated[str | None, typer.Option(help="Of a named set: par, seq, mixed or single.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only so many questions of each set, drawn by --seed.")] = None,
+    prices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="READ,WRITTEN,SEARCHED",
+            help="What a million tokens read, a million written and a thousand queries cost: gives the cost of a question.",
+        ),
+    ] = None,
     answers: Annotated[
         Path | None, typer.Option(help="Score this file (id and answer a line) instead of running.")
     ] = None,
@@ -44,7 +56,9 @@ def evaluate_command(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     layout: Annotated[str, typer.Option(help="How results are shown to the model: headed or paper.")] = "headed",
     concurrency: Annotated[int, typer.Option(help="Questions under way at once.")] = 64,
-    retry_failures: Annotated[bool, typer.Option("--retry-failures", help="Ask failed questions again.")] = False,
+    retry_failures: Annotated[
+        bool, typer.Option("--retry-failures", help="Ask again what failed or was too late.")
+    ] = False,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -54,11 +68,11 @@ def evaluate_command(
     """
     import asyncio
 
-    from parallelsearch.addresses import open_policy, open_search
+    from parallelsearch.addresses import open_policy
     from parallelsearch.datasets import load_questions
     from parallelsearch.evaluation import EvaluationSettings, evaluate, evaluate_answers
     from parallelsearch.policy.base import Sampling
-    from parallelsearch.report import write_report
+    from parallelsearch.report import notes_of
     from parallelsearch.rollout import Limits
 
     questions = load_questions(data, split=split, subset=subset, limit=limit, seed=seed)
@@ -79,9 +93,10 @@ def evaluate_command(
             layout="paper" if layout == "paper" else "headed",
             seed=seed,
             concurrency=concurrency,
+            prices=_prices(prices),
             retry_failures=retry_failures,
         )
-        asked, found = open_policy(policy), open_search(search, k=k)
+        asked, found = open_policy(policy), _open_search(search, k, questions)
 
         async def go(on_progress: Callable[[Progress], None]) -> dict[str, Any]:
             try:
@@ -92,12 +107,53 @@ def evaluate_command(
 
         with _running_em(show=not as_json) as on_progress:
             summary = asyncio.run(go(on_progress))
-    report = write_report(out, png=False)
+    report = _write_report(out)
     if as_json:
         typer.echo(json.dumps(summary, ensure_ascii=False))
         return
     _print_summary(summary["subsets"])
+    for note in notes_of(summary):
+        typer.echo(f"note: {note}", err=True)
     typer.echo(f"report: {report}")
+
+
+def _prices(text: str | None) -> Prices | None:
+    from parallelsearch.errors import UsageError
+    from parallelsearch.metrics import Prices
+
+    if text is None:
+        return None
+    try:
+        read, written, searched = map(float, text.split(","))
+    except ValueError:
+        raise UsageError(f"--prices takes three numbers with commas, such as 0.15,0.6,1, not '{text}'") from None
+    return Prices(read, written, searched)
+
+
+def _open_search(address: str, k: int, questions: QuestionSet) -> Search:
+    """The search of an address; `gold:FILE,FILE` gives each question its own gold passages from these corpus files."""
+    from parallelsearch.addresses import open_search
+    from parallelsearch.errors import UsageError
+    from parallelsearch.gold import GoldRetriever
+    from parallelsearch.search import Search
+
+    kind, _, files = address.partition(":")
+    if kind != "gold":
+        return open_search(address, k=k)
+    if not files:
+        raise UsageError("gold: needs the corpus file that holds the gold passages, such as gold:corpus.jsonl")
+    return Search(GoldRetriever.from_corpus(questions.questions, files.split(",")), k=k)
+
+
+def _write_report(out: Path) -> Path:
+    """The report, with the viewer's page beside it: the examples are in that page, whatever else does not fit."""
+    from parallelsearch.report import choose_examples, write_report
+    from parallelsearch.run_folder import read_rows
+    from parallelsearch.viewer.html import export_html
+
+    viewer = out / "viewer.html"
+    export_html(out, viewer, _MAX_VIEWER_BYTES, first=choose_examples(read_rows(out)))
+    return write_report(out, viewer=viewer.name)
 
 
 @contextmanager
@@ -154,11 +210,12 @@ def compare_command(
     Example: parallelsearch compare run run
     """
     from parallelsearch.comparison import compare
-    from parallelsearch.report import View, metric_table, paired_table, write_comparison
+    from parallelsearch.report import write_comparison
+    from parallelsearch.report_tables import View, metric_table, paired_table
 
     found = compare(runs, allow=allow or (), seed=seed)
     if out is not None:
-        write_comparison(found, out, png=False)
+        write_comparison(found, out)
     if as_json:
         typer.echo(json.dumps(found.to_dict(), ensure_ascii=False))
         return

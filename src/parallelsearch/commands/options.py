@@ -21,6 +21,10 @@ KOption = Annotated[int, typer.Option("--k", help="Hits for each sub-query.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything that draws at random.")]
 HostOption = Annotated[str, typer.Option("--host", help="Where to listen; the default is this machine alone.")]
+AllowedHostOption = Annotated[
+    list[str] | None,
+    typer.Option("--allowed-host", metavar="NAME", help="A name the server goes by, behind a proxy; may be repeated."),
+]
 PortOption = Annotated[int, typer.Option("--port", help="0 takes any free port.")]
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from parallelsearch.errors import DataError, UsageError, require
 from parallelsearch.metrics import ERROR_CLASSES
-from parallelsearch.retrieval.http_client import is_loopback
-from parallelsearch.server.limits import TOKEN_ENV, RefusalError, ServerSettings, is_authorized
-from parallelsearch.server.search_server import serve_app
+from parallelsearch.server.endpoints import PAGE_HEADERS, refusal_headers
+from parallelsearch.server.limits import NOT_MY_NAME, RefusalError, ServerSettings, check_caller, is_own_name
+from parallelsearch.server.running import serve_app
 from parallelsearch.viewer.index import FIELDS, RunIndex, encode, open_runs
 from parallelsearch.viewer.record import record_view
 from parallelsearch.viewer.template import SCRIPTS, STYLE, read_asset, served_page
@@ -29,15 +29,7 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 5_000
 """Rows in one answer."""
-PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
+HEADERS = {**PAGE_HEADERS, "Cache-Control": "no-store"}
 Runs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -150,27 +142,18 @@ class _Handlers:
 
     # ---- who may ask -------------------------------------------------------------------------------------------------
 
-    def is_own_name(self, host: str) -> bool:
-        name, _, port = host.rpartition(":")
-        name = (name if port.isdigit() else host).strip("[]").lower()
-        return not is_loopback(self.settings.host) or is_loopback(name)
-
     def guarded(self, make: Callable[[Request], Awaitable[bytes]]) -> Handler:
         async def answer(request: Request) -> Response:
             from starlette.responses import Response
 
-            headers = dict(PAGE_HEADERS)
             try:
-                if not self.is_own_name(request.headers.get("host", "")):
-                    raise RefusalError(421, "this server does not go by that name")
-                if not is_authorized(request.headers.get("authorization"), self.settings.token):
-                    headers["WWW-Authenticate"] = "Bearer"
-                    raise RefusalError(401, f"a token is needed: the value of {TOKEN_ENV}")
-                return Response(await make(request), headers=headers, media_type="application/json")
+                check_caller(request.headers.get("host", ""), request.headers.get("authorization"), self.settings)
+                return Response(await make(request), headers=HEADERS, media_type="application/json")
             except RefusalError as error:
+                headers = {**HEADERS, **refusal_headers(error)}
                 return Response(encode({"detail": str(error)}), error.status, headers, "application/json")
             except (DataError, UsageError) as error:
-                return Response(encode({"detail": str(error)}), 409, headers, "application/json")
+                return Response(encode({"detail": str(error)}), 409, HEADERS, "application/json")
 
         return answer
 
@@ -181,9 +164,9 @@ class _Handlers:
         async def send(request: Request) -> Response:
             from starlette.responses import Response
 
-            if not self.is_own_name(request.headers.get("host", "")):
-                return Response("this server does not go by that name", 421, PAGE_HEADERS)
-            return Response(content, status, PAGE_HEADERS, f"{kind}; charset=utf-8" if content else None)
+            if not is_own_name(request.headers.get("host", ""), self.settings):
+                return Response(NOT_MY_NAME, 421, HEADERS)
+            return Response(content, status, HEADERS, f"{kind}; charset=utf-8" if content else None)
 
         return send
 

@@ -11,7 +11,7 @@ import base64
 import json
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,9 +65,11 @@ def export_html(
     max_bytes: int = MAX_BYTES,
     *,
     reward: str | None = None,
+    first: Collection[str] = (),
     on_progress: Callable[[int, int], None] | None = None,
 ) -> ExportReport:
-    """Write the page of these runs. `reward` scores them by a preset instead of showing what was recorded."""
+    """Write the page of these runs. `reward` scores them by a preset instead of showing what was recorded; the questions
+    whose ids are in `first` are put in before all others, so that they are there when not everything fits."""
     paths = [runs] if isinstance(runs, (str, os.PathLike)) else list(runs)
     target = Path(out)
     if target.is_dir():
@@ -75,7 +77,7 @@ def export_html(
     indexes = open_runs(paths, reward)
     for index in indexes:
         index.refresh(on_progress)
-    export = _Export(indexes, max_bytes)
+    export = _Export(indexes, max_bytes, first)
     page = export.page().encode("utf-8", "backslashreplace")
     draft = target.with_name(target.name + ".part")
     try:
@@ -89,26 +91,27 @@ def export_html(
 class _Export:
     """Chooses what fits and puts it together."""
 
-    def __init__(self, indexes: Sequence[RunIndex], max_bytes: int) -> None:
+    def __init__(self, indexes: Sequence[RunIndex], max_bytes: int, first: Collection[str] = ()) -> None:
         self.indexes, self.max_bytes = indexes, max_bytes
         self.num_trajectories = sum(len(index) for index in indexes)
         self.blocks: list[str] = []
         self.members: list[list[Place]] = []
         self.notes = [f"{index.name}: {note}" for index in indexes for note in index.notes()]
-        self.groups = self._groups()
+        self.groups = self._groups(first)
         self.room = max_bytes - len(exported_page("").encode()) - 4_096
         self.listed = self._listed()
 
-    def _groups(self) -> list[list[Place]]:
-        """Rows of the same question, in an order that is spread over the runs."""
+    def _groups(self, first: Collection[str]) -> list[list[Place]]:
+        """Rows of the same question, in an order that is spread over the runs, after those that come first."""
         groups: dict[str, list[Place]] = {}
         for run, index in enumerate(self.indexes):
             for number, row in enumerate(index.rows()):
                 id, question, *_ = json.loads(row)
                 groups.setdefault(id or question, []).append((run, number))
+        wanted = [groups.pop(id) for id in first if id in groups]
         ordered = list(groups.values())
         order = sorted(range(len(ordered)), key=lambda number: number * _SPREAD % 1.0)
-        return [ordered[number] for number in order]
+        return [*wanted, *(ordered[number] for number in order)]
 
     def _listed(self) -> list[list[int]]:
         """For each run the rows that the list shows: all of them, or the first groups of the order above."""

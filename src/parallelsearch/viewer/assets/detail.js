@@ -42,22 +42,21 @@ function facts(pairs) {
   return list;
 }
 
+/** A part of a table with its role said aloud: a browser forgets that of a part whose layout is changed. */
+function part(name, role, className, ...children) {
+  const made = element(name, className, ...children);
+  made.setAttribute("role", role);
+  return made;
+}
+
 function barTable(title, heads) {
-  const table = element("table", "bars");
-  table.createCaption().textContent = title;
-  const row = table.createTHead().insertRow();
-  for (const head of heads) {
-    const cell = element("th", "", head);
-    cell.scope = "col";
-    row.append(cell);
-  }
-  const body = table.createTBody();
-  return { table, add(label, bars, text) {
-    const line = body.insertRow();
-    const name = element("th", "", label);
-    name.scope = "row";
+  const head = part("tr", "row", "", ...heads.map((text) => part("th", "columnheader", "", text)));
+  const body = part("tbody", "rowgroup", "");
+  const table = part("table", "table", "bars", element("caption", "", title), part("thead", "rowgroup", "", head), body);
+  return { root: element("div", "bars-box", table), add(label, bars, text) {
+    const name = part("th", "rowheader", "", label);
     name.title = label;
-    line.append(name, element("td", "track", ...bars), element("td", "", text));
+    body.append(part("tr", "row", "", name, part("td", "cell", "track", ...bars), part("td", "cell", "", text)));
   } };
 }
 
@@ -75,14 +74,14 @@ function rewardTable(rewards) {
   const low = Math.min(0, ...names.map((name) => rewards[name]));
   const high = Math.max(0.001, ...names.map((name) => rewards[name]));
   const at = (value) => (value - low) / (high - low);
-  const { table, add } = barTable("Reward", ["Component", "Share", "Value"]);
+  const { root, add } = barTable("Reward", ["Component", "Share", "Value"]);
   for (const name of names) {
     const value = rewards[name];
     const zero = element("div", "zero");
     zero.style.left = `${100 * at(0)}%`;
     add(name.replace("_", " "), [zero, bar(value < 0 ? "minus" : "model", at(Math.min(0, value)), at(Math.max(0, value)))], figure(value));
   }
-  return table;
+  return root;
 }
 
 function lastS(record) {
@@ -91,7 +90,7 @@ function lastS(record) {
 }
 
 function waterfall(record, scaleS) {
-  const { table, add } = barTable("Timing", ["What", "When", "Seconds"]);
+  const { root, add } = barTable("Timing", ["What", "When", "Seconds"]);
   const digits = scaleS < 1 ? 3 : 2;
   const line = (kind, label, startS, endS) =>
     add(label, [bar(kind, startS / scaleS, endS / scaleS)], `${startS.toFixed(digits)} to ${endS.toFixed(digits)}`);
@@ -99,7 +98,7 @@ function waterfall(record, scaleS) {
     line("model", `turn ${number + 1}: model`, turn.start_s, turn.start_s + turn.generate_s);
     for (const query of turn.queries) line("search", query.text, query.start_s, query.end_s);
   });
-  return table;
+  return root;
 }
 
 function queryCard(query, goldTitles, number) {
@@ -178,10 +177,13 @@ function trajectoryView(record, row, runName, scaleS) {
   root.setAttribute("aria-label", `${runName}${row.step === null ? "" : `, step ${row.step}`}`);
   root.append(element("p", "soft", `${runName}${row.step === null ? "" : `, step ${row.step}`}${row.phase ? ` (${row.phase})` : ""}`));
   root.append(element("h2", "", record.question));
-  root.append(facts([
-    ["Answer", record.answer ?? "(none)"], ["Golden answers", (record.golden_answers || []).join(" | ")], ["Outcome", outcome(row)],
-    ["Error class", row.error_class?.replaceAll("_", " ")], ["Kind", record.kind], ["Type", record.type], ["Data set", record.dataset],
-    ["Stopped by", record.stop], ["LLM calls", record.num_llm_calls], ["Rounds", record.num_searches], ["Sub-queries", record.num_subqueries],
+  const judged = facts([
+    ["Outcome", outcome(row)], ["Answer", record.answer ?? "(none)"], ["Golden answers", (record.golden_answers || []).join(" | ")],
+    ["Error class", row.error_class?.replaceAll("_", " ")],
+  ]);
+  judged.classList.add("judged");
+  root.append(judged, facts([
+    ["Kind", record.kind], ["Type", record.type], ["Data set", record.dataset], ["Stopped by", record.stop], ["LLM calls", record.num_llm_calls], ["Rounds", record.num_searches], ["Sub-queries", record.num_subqueries],
     ["Clock", typeof record.elapsed_s === "number" ? seconds(record.elapsed_s) : null], ["F1", row.f1 === null ? null : figure(row.f1)],
     ["Gold found", typeof record.gold_recall === "number" ? `${Math.round(100 * record.gold_recall)} %` : null], ["Sample", record.sample], ["Id", record.id],
   ]));

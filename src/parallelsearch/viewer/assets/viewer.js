@@ -127,21 +127,23 @@ function fillChoices() {
 
 // ---- overview ----------------------------------------------------------------------------------------------------------
 
+const isCount = (value) => /^([\d.,]+( %)?|-)$/.test(value);
+
 function countTable(title, heads, lines) {
   const table = element("table", "");
   table.createCaption().textContent = title;
   const top = table.createTHead().insertRow();
-  for (const head of heads) {
-    const cell = element("th", "", head);
+  heads.forEach((head, column) => {
+    const cell = element("th", lines.length && isCount(lines[0][column]) ? "count" : "", head);
     cell.scope = "col";
     top.append(cell);
-  }
+  });
   const body = table.createTBody();
   for (const [first, ...rest] of lines) {
     const row = body.insertRow();
     const name = element("th", "", first);
     name.scope = "row";
-    row.append(name, ...rest.map((value) => element("td", "", value)));
+    row.append(name, ...rest.map((value) => element("td", isCount(value) ? "count" : "", value)));
   }
   return table;
 }
@@ -153,7 +155,7 @@ function drawOverview(rows) {
   const box = byId("overview").querySelector("div");
   const judged = rows.filter((row) => row.right !== null);
   const kinds = [["all", rows], ...counts(rows, "kind").map(([kind]) => [kind, rows.filter((row) => row.kind === kind)])];
-  const mean = (group, name) => (group.length ? figure(group.reduce((sum, row) => sum + (row[name] ?? 0), 0) / group.length) : "-");
+  const mean = (group, name) => (group.length ? (group.reduce((sum, row) => sum + (row[name] ?? 0), 0) / group.length).toFixed(2) : "-");
   const lines = kinds.map(([kind, group]) => {
     const known = group.filter((row) => row.right !== null);
     return [kind, group.length.toLocaleString("en"), percent(known.filter((row) => row.right).length, known.length),
@@ -206,6 +208,15 @@ function follow() {
   const position = list.entries.findIndex((entry) => phasedKeyOf(entry.left) === phasedKeyOf(left));
   if (position >= 0) list.go(position, false);
   else byId("status").textContent += "; the opened question was not sampled at this step";
+}
+
+/** A link to one trajectory, as a report has them: `#id=...`. */
+function openLinked() {
+  const id = new URLSearchParams(location.hash.slice(1)).get("id");
+  if (id === null) return;
+  const position = list.entries.findIndex((entry) => entry.left.id === id);
+  if (position >= 0) list.go(position, true);
+  else byId("status").textContent += `; the list has no trajectory with the id ${id}`;
 }
 
 // ---- starting ----------------------------------------------------------------------------------------------------------
@@ -281,6 +292,7 @@ async function load() {
     }
     fillRuns();
     chooseRuns();
+    openLinked();
     document.body.dataset.state = "ready";
     await judge();
     document.body.dataset.state = "judged";
@@ -294,6 +306,7 @@ async function load() {
 
 byId("run").addEventListener("change", chooseRuns);
 byId("beside").addEventListener("change", chooseRuns);
+addEventListener("hashchange", openLinked);
 const form = byId("filters").querySelector("form");
 form.addEventListener("input", update);
 form.addEventListener("submit", (event) => event.preventDefault());
