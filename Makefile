@@ -4,16 +4,20 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
+VENV_VERL ?= .venv-verl
 
 
-.PHONY: demo demo-model test lint types check soak bench clean help
+.PHONY: demo demo-model test test-verl lint types check audit soak bench clean help
 
 help:
 	@echo "make demo    ask three questions over the embedded corpus (small install, no model)"
 	@echo "make demo-model   the same for a trained 135M model on the CPU (installs torch)"
 	@echo "make test    everything the tests need, then all tests"
+	@echo "make test-verl   the cluster plug-in against verl and Ray, in an environment of their own"
 	@echo "make check   lint and types"
+	@echo "make audit   known vulnerabilities in the pinned packages (needs PyPI's or OSV's advisories)"
 	@echo "make bench   the benchmarks that run in minutes on a laptop"
+	@echo "make soak    both servers under load for twelve minutes"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -48,7 +52,17 @@ $(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(if $(SELECT),-m "$(SELECT)")
+
+# verl needs another transformers than the newest, so it has its own environment.
+$(VENV_VERL)/.ready: pyproject.toml constraints-verl.txt
+	$(PYTHON) -m venv $(VENV_VERL)
+	$(VENV_VERL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-verl.txt \
+		-e '.[verl]' hypothesis pytest pytest-asyncio pytest-timeout pytest-xdist
+	@touch $@
+
+test-verl: $(VENV_VERL)/.ready
+	$(VENV_VERL)/bin/python -m pytest tests/verl -n $(WORKERS) --dist loadfile
 
 check: lint types
 
@@ -59,11 +73,16 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
+# AUDIT=--if-reachable: say so and pass where no advisory service can be reached.
+audit: $(VENV)/.dev
+	$(BIN)/python scripts/audit.py $(AUDIT)
+
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/core.py
 
 soak: $(VENV)/.dev
 	$(BIN)/python benchmarks/search_server.py --soak-s 600
+	$(BIN)/python benchmarks/agent_server.py --soak-s 120 --latency-s 1.0
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_VERL) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,8 +4,9 @@
     python benchmarks/agent_server.py --soak-s 120     # 200 clients and a slow search: nothing lost, memory flat
 
 The policy is a script at the pace of a model and the search a wait, so what is left is the server. Overhead is the time a
-client waits minus the time the rollout took by its own clock. The same rollouts without a server, as many at once, show
-what the load alone does to them. Server and clients are processes of their own.
+request took minus the time the rollout took by its own clock: once as the server's log has it, once as the client waited,
+which counts the clients' own share of the processor, too. The same rollouts without a server, as many at once, show what
+the load alone does to them. Server and clients are processes of their own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -33,6 +35,8 @@ from parallelsearch.search import Search
 
 NUM_QUESTIONS = 200
 TOKENS_PER_S = 60.0
+MAX_GROWTH = 1.1
+"""Memory in the last quarter of a soak against the first one, warming up not counted."""
 
 
 class Waiting(Retriever):
@@ -79,7 +83,7 @@ def serve(latency_s: float) -> None:
 
 
 @contextlib.contextmanager
-def running_server(latency_s: float) -> Iterator[tuple[str, int]]:
+def running_server(latency_s: float) -> Iterator[tuple[str, int, Path]]:
     with tempfile.NamedTemporaryFile("r", suffix=".log") as log, open(log.name, "w") as stderr:
         command = [sys.executable, __file__, "--serve", "--latency-s", str(latency_s)]
         process = subprocess.Popen(command, stderr=stderr, env={**os.environ, "JAX_PLATFORMS": "cpu"})
@@ -88,7 +92,7 @@ def running_server(latency_s: float) -> Iterator[tuple[str, int]]:
                 if process.poll() is not None:
                     sys.exit(f"the server did not start: {Path(log.name).read_text()}")
                 time.sleep(0.05)
-            yield json.loads(lines[0])["url"], process.pid
+            yield json.loads(lines[0])["url"], process.pid, Path(log.name)
         finally:
             process.terminate()
             process.wait()
@@ -108,12 +112,17 @@ def at_share(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
+def head_start_s(number: int) -> float:
+    """People do not all press the button at once, nor in step with the model's tokens."""
+    return random.Random(number).uniform(0.0, 1.5)
+
+
 async def client(url: str, number: int, is_streamed: bool, until_s: float, load: Load) -> None:
     """Asks, waits for the answer, asks again, over one connection."""
     parts, asked = urlsplit(url), questions()
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=1 << 24)
     try:
-        await asyncio.sleep(number * 0.017 % 1.5)  # people do not all press the button at once
+        await asyncio.sleep(head_start_s(number))
         while time.perf_counter() < until_s:
             question = asked[number % NUM_QUESTIONS]
             number += 7
@@ -127,9 +136,9 @@ async def client(url: str, number: int, is_streamed: bool, until_s: float, load:
             start_s = time.perf_counter()
             writer.write(head.encode() + body)
             answer = (await reader.readuntil(b"\r\n\r\n")).lower()
-            if is_streamed:
+            if b"transfer-encoding: chunked" in answer:
                 content = await reader.readuntil(b"0\r\n\r\n")
-            else:
+            else:  # an answer that is not streamed, or a refusal
                 content = await reader.readexactly(int(answer.partition(b"content-length:")[2].split(b"\r\n")[0]))
             waited_s = time.perf_counter() - start_s
             load.waited.append(waited_s)
@@ -148,13 +157,20 @@ async def put_load(url: str, num_clients: int, is_streamed: bool, seconds: float
     return load
 
 
+def overhead_in_server(log: Path, num_last: int) -> list[float]:
+    """Seconds of the last requests in a server's log that were not the rollout's."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    answered = [line for line in lines if "rollout_ms" in line][-num_last:]
+    return [(line["elapsed_ms"] - line["rollout_ms"]) / 1000 for line in answered]
+
+
 async def bare(latency_s: float, num_at_once: int, seconds: float) -> list[float]:
     """The same rollouts without a server."""
     policy, search = make(latency_s)
     until_s, taken = time.perf_counter() + seconds, []
 
     async def one(number: int) -> None:
-        await asyncio.sleep(number * 0.017 % 1.5)
+        await asyncio.sleep(head_start_s(number))
         while time.perf_counter() < until_s:
             trajectory = await rollout(questions()[number % NUM_QUESTIONS], policy, search)
             taken.append(trajectory.elapsed_s or 0.0)
@@ -183,9 +199,10 @@ async def compare(num_clients: int, latency_s: float, seconds: float) -> dict[st
     print(
         f"{num_clients} rollouts at once, no server: p50 {at_share(alone, 0.5) * 1000:.1f} ms, {alone_cpu_ms:.2f} ms CPU"
     )
-    columns = f"{'waited p50':>11} {'p95':>8} {'overhead p50':>13} {'mean':>7} {'p95':>7} {'CPU more':>9}"
-    print(f"{'':<10} {'requests':>9} {columns}   (ms)")
-    with running_server(latency_s) as (url, pid):
+    head = "".join(f"{name:>7}" for name in ("p50", "mean", "p95"))
+    print(f"{'(ms)':<10} {'':>9} {'overhead in the server':>23}{'overhead for a client':>23} {'CPU':>6}")
+    print(f"{'':<10} {'requests':>9}  {head}  {head} {'more':>6}")
+    with running_server(latency_s) as (url, pid, log):
         await put_load(url, 4, False, 1.0)
         for name, is_streamed in (("whole", False), ("streamed", True)):
             start_cpu_s = cpu_s(pid)
@@ -193,16 +210,16 @@ async def compare(num_clients: int, latency_s: float, seconds: float) -> dict[st
             more_ms = (cpu_s(pid) - start_cpu_s) / len(load.waited) * 1000 - alone_cpu_ms
             if load.num_failed:
                 sys.exit(f"{load.num_failed} requests failed")
-            waited = [at_share(load.waited, share) * 1000 for share in (0.5, 0.95)]
-            over = [at_share(load.overhead, share) * 1000 for share in (0.5, 0.95)]
-            mean = statistics.mean(load.overhead) * 1000
-            left = f"{name:<10} {len(load.waited):>9} {waited[0]:>11.1f} {waited[1]:>8.1f}"
-            print(f"{left} {over[0]:>13.2f} {mean:>7.2f} {over[1]:>7.2f} {more_ms:>9.2f}", flush=True)
-            figures |= {
-                f"{name}: overhead mean ms": mean,
-                f"{name}: overhead p95 ms": over[1],
-                f"{name}: CPU ms": more_ms,
-            }
+            columns = ""
+            for where, over in (("server", overhead_in_server(log, len(load.waited))), ("client", load.overhead)):
+                spread = [at_share(over, 0.5) * 1000, statistics.mean(over) * 1000, at_share(over, 0.95) * 1000]
+                columns += "  " + "".join(f"{value:>7.2f}" for value in spread)
+                figures |= {
+                    f"{name}: overhead, {where}, p50 ms": spread[0],
+                    f"{name}: overhead, {where}, p95 ms": spread[2],
+                }
+            print(f"{name:<10} {len(load.waited):>9}{columns} {more_ms:>6.2f}", flush=True)
+            figures[f"{name}: CPU ms"] = more_ms
     return figures
 
 
@@ -210,7 +227,7 @@ async def soak(num_clients: int, latency_s: float, soak_s: float, interval_s: fl
     rows: list[tuple[float, float]] = []
     num_failed = num_answered = 0
     print(f"{'s':>6} {'answers/s':>10} {'p50 ms':>8} {'p95 ms':>8} {'memory MiB':>11} {'failed':>7}")
-    with running_server(latency_s) as (url, pid):
+    with running_server(latency_s) as (url, pid, _):
         start_s = time.perf_counter()
         while (passed_s := time.perf_counter() - start_s) < soak_s:
             begin_s = time.perf_counter()
@@ -234,6 +251,8 @@ async def soak(num_clients: int, latency_s: float, soak_s: float, interval_s: fl
     }
     for name, value in figures.items():
         print(f"{name}: {value:.2f}")
+    if num_failed or figures["memory last quarter / first"] > MAX_GROWTH:
+        sys.exit(f"the soak failed: {num_failed} requests lost, or memory grew")
     return figures
 
 

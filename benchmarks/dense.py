@@ -1,10 +1,12 @@
 """Dense search: exact search against bare torch and numpy, and what approximate search and smaller numbers lose.
 
     python benchmarks/dense.py                                     # random vectors, 305,299 x 384
+    python benchmarks/dense.py --only speed --device cuda          # the same on a GPU, the vectors on it
     python benchmarks/dense.py --index DIR --queries FILE.jsonl    # recall on real vectors: a dense index folder
 
 Speed: the best of several rounds, all ways in turn in every round, so that a busy machine is busy for all of them. Bare is
-one matrix product and one top-k over everything in memory; ours works in chunks over a memory-mapped file.
+one matrix product and one top-k over everything in memory; ours works in chunks over a memory-mapped file. On a GPU both
+get their queries from main memory and bring the best ten back to it.
 Recall: the share of the exact (float32) ten nearest that is found. Without --index the vectors are drawn around centres,
 because random ones have no neighbourhoods to find.
 """
@@ -71,36 +73,42 @@ def speed(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     path = folder / "vectors.bin"
     vectors.tofile(path)
     mapped = np.memmap(path, dtype=np.float32, mode="c", shape=vectors.shape)
-    ours = ExactSearcher(mapped)
-    half = ExactSearcher(vectors.astype(np.float16))
-    small = ExactSearcher(*quantize(vectors))
-    everything = torch.from_numpy(vectors)
+    device = arguments.device
+    devices = [device]
+    ours = ExactSearcher(mapped, devices=devices)
+    half = ExactSearcher(vectors.astype(np.float16), devices=devices)
+    small = ExactSearcher(*quantize(vectors), devices=devices)
+    everything = torch.from_numpy(vectors).to(device)
     rows: list[dict[str, Any]] = []
     for size in (1, 16, 64, 256):
         queries = random_vectors(size, arguments.dim, size)
-        given = torch.from_numpy(queries)
 
-        def bare_torch(given: torch.Tensor = given) -> Any:
-            return (given @ everything.T).topk(K)
+        def bare_torch(queries: Vectors = queries) -> Any:
+            best = (torch.from_numpy(queries).to(device) @ everything.T).topk(K)
+            return best.values.cpu(), best.indices.cpu()
 
         def bare_numpy(queries: Vectors = queries) -> Any:
             scores = queries @ vectors.T
             best = np.argpartition(scores, -K, axis=1)[:, -K:]
             return np.take_along_axis(scores, best, axis=1)
 
+        bare = {"bare torch": bare_torch, **({"bare numpy": bare_numpy} if device == "cpu" else {})}
         seconds = best_of(
             {
-                "bare torch": bare_torch,
-                "bare numpy": bare_numpy,
+                **bare,
                 "ours": lambda queries=queries: ours.search(queries, K),
                 "ours float16": lambda queries=queries: half.search(queries, K),
                 "ours int8": lambda queries=queries: small.search(queries, K),
             },
             arguments.num_rounds,
         )
-        ratio = min(seconds["bare torch"], seconds["bare numpy"]) / seconds["ours"]
+        if not rows:
+            print(
+                f"| queries | {' | '.join(seconds)} | speed of ours to the best bare |\n|{'---|' * (len(seconds) + 2)}"
+            )
+        ratio = min(seconds[name] for name in bare) / seconds["ours"]
         rows.append({"num_queries": size, "seconds": seconds, "ours_to_best_bare": ratio})
-        cells = " | ".join(f"{value * 1000:.0f}" for value in seconds.values())
+        cells = " | ".join(f"{value * 1000:.3g}" for value in seconds.values())
         print(f"| {size} | {cells} | {ratio:.0%} |", flush=True)
     return rows
 
@@ -151,7 +159,12 @@ def real_vectors(arguments: argparse.Namespace) -> tuple[Vectors, Vectors]:
     vectors, scales = open_vectors(arguments.index, manifest)
     questions = [str(record["question"]) for _, record in read_jsonl(arguments.queries)]
     texts = questions[:: max(1, len(questions) // arguments.num_queries)][: arguments.num_queries]
-    return decode(vectors, scales, slice(None)), Encoder(manifest.settings["encoder"]["name"]).encode_queries(texts)
+    encoder = Encoder(manifest.settings["encoder"]["name"], device=arguments.device)
+    return decode(vectors, scales, slice(None)), encoder.encode_queries(texts)
+
+
+def where(device: str) -> str:
+    return torch.cuda.get_device_name(device) if device != "cpu" else f"{torch.get_num_threads()} threads"
 
 
 def main() -> None:
@@ -162,25 +175,20 @@ def main() -> None:
     parser.add_argument("--num-queries", type=int, default=500, help="for recall")
     parser.add_argument("--index", type=Path, help="a dense index folder: recall on its vectors")
     parser.add_argument("--queries", type=Path, help="JSON Lines with a field 'question'; needed with --index")
+    parser.add_argument("--device", default="cpu", help="for speed, and for the encoder: cpu, cuda, cuda:1")
     parser.add_argument("--only", choices=("speed", "recall"))
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     if (arguments.index is None) != (arguments.queries is None):
         parser.error("--index and --queries go together")
-    result: dict[str, Any] = {"num_threads": torch.get_num_threads()}
+    result: dict[str, Any] = {"machine": where(arguments.device)}
     if arguments.only != "recall":
-        print(f"{arguments.num_vectors:,} x {arguments.dim}, milliseconds a batch, {torch.get_num_threads()} threads\n")
-        print(
-            "| queries | bare torch | bare numpy | ours | ours float16 | ours int8 | speed of ours to the best bare |"
-        )
-        print("|---|---|---|---|---|---|---|")
+        print(f"{arguments.num_vectors:,} x {arguments.dim}, milliseconds a batch, {where(arguments.device)}\n")
         with tempfile.TemporaryDirectory() as folder:
             result["speed"] = speed(arguments, Path(folder))
     if arguments.only != "speed":
         if arguments.index is None:
-            vectors, queries = clustered_vectors(
-                min(arguments.num_vectors, 100_000), arguments.dim, arguments.num_queries
-            )
+            vectors, queries = clustered_vectors(arguments.num_vectors, arguments.dim, arguments.num_queries)
         else:
             vectors, queries = real_vectors(arguments)
         print(f"\n{len(vectors):,} x {vectors.shape[1]}, recall@{K} of exact float32, {len(queries)} queries\n")

@@ -4,7 +4,8 @@
     PARALLELSEARCH_DATA=DATA python benchmarks/recall.py --encoder FOLDER --encoder FOLDER2 --device cuda --work DIR
 
 Where BM25 cannot run (a bare GPU machine), `--dense-only --save-rankings FILE` keeps the dense rankings; afterwards,
-anywhere, `--rankings FILE` joins them with BM25 over the same corpus.
+anywhere, `--rankings FILE` joins them with BM25 over the same corpus. `--tune` then tries fusion settings: chosen on one half
+of the questions, measured on the other, both ways round.
 
 A title counts as found when one of its gold passages is among the first k. Question as query: mean share of a question's
 gold titles among k hits, and the share of questions with all of them. Title as query: the share of titles found by their own
@@ -31,11 +32,14 @@ from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever
 from parallelsearch.retrieval.corpus import read_jsonl, read_passages
 from parallelsearch.retrieval.dense import DenseRetriever, build_dense
 from parallelsearch.retrieval.encoder import Encoder
+from parallelsearch.retrieval.hybrid import HybridRetriever, fuse
 from parallelsearch.retrieval.store import open_manifest
 
 CORPUS_FILES = ("multihop_passages", "wiki_background_chunks")
 DEPTHS = (3, 5, 10)
 SAVED_DEPTH = 50
+TUNED_WEIGHTS = ((1.0, 1.0), (1.5, 1.0), (2.0, 1.0), (3.0, 1.0), (4.0, 1.0), (1.0, 1.5), (1.0, 2.0))
+TUNED_RRF_K = (2, 5, 10, 20, 60)
 
 
 def data_file(folder: Path, name: str) -> Path:
@@ -173,7 +177,6 @@ def build_all(arguments: argparse.Namespace, folder: Path) -> tuple[Path, dict[s
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     from parallelsearch.retrieval.bm25 import BM25Retriever
-    from parallelsearch.retrieval.hybrid import HybridRetriever
 
     folder = Path(os.environ["PARALLELSEARCH_DATA"]) / "corpus"
     questions = load_questions(folder, arguments.max_questions)
@@ -181,8 +184,9 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
     dense: dict[str, Retriever] = {
         label: DenseRetriever(path, device=arguments.device) for label, path in dense_dirs.items()
     }
-    for record in json.loads(arguments.rankings.read_text("utf-8")) if arguments.rankings else []:
-        dense[record["label"]] = SavedRankings(record)
+    for path in arguments.rankings:
+        for record in json.loads(path.read_text("utf-8")):
+            dense[record["label"]] = SavedRankings(record)
     retrievers: dict[str, Retriever] = {f"dense {label}": part for label, part in dense.items()}
     if not arguments.dense_only:
         lexical = BM25Retriever(lexical_dir)
@@ -208,8 +212,13 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
                 }
             )
             print_row(rows[-1])
+    every = [*queries["question"], *queries["title"]]
+    tuned: list[dict[str, Any]] = []
+    if arguments.tune:
+        by_words = await ask(lexical, every, SAVED_DEPTH)
+        for label, part in dense.items():
+            tuned += tune(label, questions, [by_words, await ask(part, every, SAVED_DEPTH)])
     if arguments.save_rankings:
-        every = [*queries["question"], *queries["title"]]
         saved = [
             {
                 "label": label,
@@ -231,7 +240,46 @@ async def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "hybrid": {"weights": arguments.weights, "rrf_k": arguments.rrf_k},
         "build_s": build_s,
         "rows": rows,
+        "tuned": tuned,
     }
+
+
+def joined(rankings: Sequence[dict[str, list[str]]], weights: Sequence[float], rrf_k: int) -> dict[str, list[str]]:
+    """Distinct query -> ids of the fused ranking."""
+    found: dict[str, list[str]] = {}
+    for query in rankings[0]:
+        parts = [[Hit(id, "", "") for id in ranking[query]] for ranking in rankings]
+        found[query] = [hit.id for hit in fuse(parts, weights, max(DEPTHS), rrf_k)]
+    return found
+
+
+def mean_recall(questions: list[dict[str, Any]], found: dict[str, list[str]], by: str) -> list[float]:
+    every = measure(questions, found, by)["all"]
+    return [every[f"recall@{k}"] for k in DEPTHS]
+
+
+def tune(label: str, questions: list[dict[str, Any]], rankings: Sequence[dict[str, list[str]]]) -> list[dict[str, Any]]:
+    """The best fusion setting of each half by its mean recall over depths and both kinds of query, on the other half."""
+    every = {(weights, rrf_k): joined(rankings, weights, rrf_k) for weights in TUNED_WEIGHTS for rrf_k in TUNED_RRF_K}
+    halves = questions[::2], questions[1::2]
+    rows: list[dict[str, Any]] = []
+    for chosen_on, measured_on in (halves, halves[::-1]):
+        worth = {
+            setting: sum(sum(mean_recall(chosen_on, found, by)) for by in ("question", "title"))
+            for setting, found in every.items()
+        }
+        best = max(worth, key=lambda setting: worth[setting])
+        for name, found in (
+            ("bm25", rankings[0]),
+            (f"dense {label}", rankings[1]),
+            ("hybrid 1:1, 60", every[(1.0, 1.0), 60]),
+            (f"hybrid {best[0][0]:g}:{best[0][1]:g}, {best[1]} (chosen on the other half)", every[best]),
+        ):
+            recalls = {by: mean_recall(measured_on, found, by) for by in ("question", "title")}
+            rows.append({"label": label, "setting": name, "recall": recalls})
+            cells = " | ".join(" / ".join(f"{value:.3f}" for value in values) for values in recalls.values())
+            print(f"| {name} | {cells} |", flush=True)
+    return rows
 
 
 def print_row(row: dict[str, Any]) -> None:
@@ -254,7 +302,10 @@ def main() -> None:
     parser.add_argument("--rrf-k", type=int, default=60)
     parser.add_argument("--dense-only", action="store_true", help="no BM25, no hybrid")
     parser.add_argument("--save-rankings", type=Path, help="write the dense rankings to this file")
-    parser.add_argument("--rankings", type=Path, help="dense rankings saved elsewhere, as another encoder")
+    parser.add_argument(
+        "--rankings", type=Path, action="append", default=[], help="dense rankings saved elsewhere; may be repeated"
+    )
+    parser.add_argument("--tune", action="store_true", help="try weights and constants of the fusion")
     parser.add_argument("--build-only", action="store_true")
     parser.add_argument(
         "--json", type=Path, default=None, help="also write everything, by dataset and type, to this file"
@@ -262,6 +313,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if "PARALLELSEARCH_DATA" not in os.environ:
         sys.exit("set PARALLELSEARCH_DATA to the folder that holds corpus/questions_with_gold.jsonl.zst")
+    if arguments.tune and arguments.dense_only:
+        parser.error("--tune joins dense with BM25: leave --dense-only out")
     if arguments.build_only:
         build_all(arguments, Path(os.environ["PARALLELSEARCH_DATA"]) / "corpus")
         return

@@ -6,6 +6,7 @@ for, so an address is also where a missing extra is noticed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,11 +41,17 @@ POLICY_ADDRESSES = {
 
 
 def open_search(
-    address: str = "demo", *, k: int = 3, record: str | None = None, cache: str | None = None, **options: Any
+    address: str = "demo",
+    *,
+    k: int = 3,
+    record: str | None = None,
+    cache: str | None = None,
+    workers: int = 0,
+    **options: Any,
 ) -> Search:
-    """The search at an address. `record` writes every answer to a file for `replay:`, `cache` keeps answers in a SQLite
-    file across runs; other options are those of `Search`."""
-    retriever = open_retriever(address)
+    """The search at an address. `record` writes every answer to a file for `replay:`, `cache` keeps answers in a SQLite file
+    across runs, `workers` searches an index of this machine in so many processes; other options are those of `Search`."""
+    retriever = _in_processes(address, workers) if workers else open_retriever(address)
     if cache is not None:
         from parallelsearch.retrieval.cache import CachedRetriever
 
@@ -67,6 +74,15 @@ def open_retriever(address: str) -> Retriever:
     if build is None or (scheme == "demo" and rest):
         raise _unknown("search", address, SEARCH_ADDRESSES)
     return build(_rest(address, rest, scheme not in ("demo", "serper", "tavily", "brave")))
+
+
+def _in_processes(address: str, workers: int) -> Retriever:
+    from parallelsearch.retrieval.processes import ProcessRetriever
+
+    scheme = address.strip().partition(":")[0]
+    if scheme not in _LOCAL:
+        raise UsageError(f"workers are for an index on this machine ({', '.join(_LOCAL)}), not for '{address}'")
+    return ProcessRetriever(functools.partial(open_retriever, address), workers)
 
 
 def open_policy(address: str = "demo", **options: Any) -> Policy:
@@ -161,6 +177,8 @@ def _searxng(rest: str) -> Retriever:
 
     return SearxngRetriever(rest)
 
+
+_LOCAL = ("demo", "bm25", "dense", "hybrid")
 
 _RETRIEVERS: dict[str, Callable[[str], Retriever]] = {
     "demo": _demo_retriever,

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from parallelsearch.commands import evaluating, serving, training
+from parallelsearch.commands import data, evaluating, serving, training
 from parallelsearch.commands.options import (
+    AllowedHostOption,
     HostOption,
     JsonOption,
     KOption,
@@ -38,11 +39,13 @@ app = typer.Typer(
     help="Search agents that split a question and look up all its parts at once.",
 )
 app.add_typer(serving.app, name="serve")
+app.add_typer(data.app, name="data")
 app.command("eval")(evaluating.evaluate_command)
 app.command("compare")(evaluating.compare_command)
 app.command("coldstart")(training.coldstart)
 app.command("train")(training.train)
 app.command("sweep")(training.sweep)
+app.command("export")(training.export)
 
 
 def main() -> NoReturn:
@@ -157,6 +160,10 @@ def index(
     encoder: Annotated[str, typer.Option(help="For dense: an encoder's folder or name.")] = "minilm",
     dtype: Annotated[str, typer.Option(help="For dense: float32, float16 or int8.")] = "float16",
     faiss: Annotated[str | None, typer.Option(help="For dense: also build a faiss index; flat, ivf or hnsw.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="For dense: cpu, cuda, cuda:1. Default: a GPU if there is one.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="For dense: passages encoded at once.")] = 64,
     chunk_words: Annotated[int | None, typer.Option(help="Cut long texts into passages of this many words.")] = None,
     chunk_overlap: Annotated[int, typer.Option(help="Words two neighbouring passages share.")] = 20,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out instead of stopping.")] = False,
@@ -175,7 +182,7 @@ def index(
     from parallelsearch.indexing import build_index, plan_index
 
     if plan is not None:
-        planned, problems = plan_index(plan, kind, dtype)
+        planned, problems = plan_index(plan, kind, dtype, encoder=encoder, faiss=faiss, device=device)
         typer.echo(json.dumps({**planned.to_dict(), "problems": problems}) if as_json else "\n".join(planned.lines()))
         for problem in [] if as_json else problems:
             typer.echo(f"on this machine: {problem}")
@@ -190,6 +197,8 @@ def index(
             encoder=encoder,
             dtype=dtype,
             faiss=faiss,
+            device=device,
+            batch_size=batch_size,
             chunk_words=chunk_words,
             chunk_overlap=chunk_overlap,
             skip_bad=skip_bad,
@@ -258,6 +267,7 @@ def view(
     preset: Annotated[str | None, typer.Option("--reward", metavar="PRESET", help="Score with this preset.")] = None,
     host: HostOption = "127.0.0.1",
     port: PortOption = 8090,
+    allowed_host: AllowedHostOption = None,
     id: Annotated[str | None, typer.Option(help="In the terminal: only the trajectory with this id.")] = None,
     limit: Annotated[int, typer.Option(help="In the terminal: how many to show.")] = 10,
     wrong: Annotated[bool, typer.Option("--wrong", help="In the terminal: only wrong answers.")] = False,
@@ -281,7 +291,8 @@ def view(
         from parallelsearch.server.limits import ServerSettings
         from parallelsearch.viewer.app import run_viewer
 
-        run_viewer(list(runs), ServerSettings(host=host, port=port), reward=preset)
+        settings = ServerSettings(host=host, port=port, allowed_hosts=tuple(allowed_host or ()))
+        run_viewer(list(runs), settings, reward=preset)
         return
     if len(runs) > 1:
         raise UsageError("several runs are shown side by side in a browser: add --html FILE or --serve")
@@ -314,43 +325,6 @@ def _view_in_terminal(file: Path, id: str | None, limit: int, wrong: bool, as_js
             break
     if num_shown == 0:
         raise ParallelSearchError(f"none of the {num_read} trajectories in '{file}' fits")
-
-
-# ---- data ------------------------------------------------------------------------------------------------------------
-
-
-@app.command()
-def data(
-    source: Annotated[str, typer.Argument(help="A question file, or a set by name: demo, hotpotqa-par, nq, ...")],
-    split: Annotated[str | None, typer.Option(help="Of a named set: train, dev or test.")] = None,
-    limit: Annotated[int, typer.Option(help="How many to show.")] = 20,
-    as_json: JsonOption = False,
-) -> None:
-    """List questions: their kind, type and answers.
-
-    Example: parallelsearch data demo --limit 5
-    """
-    from parallelsearch.datasets import load_questions
-
-    questions = load_questions(source, split=split).questions[:limit]
-    if as_json:
-        from dataclasses import asdict
-
-        for question in questions:
-            typer.echo(
-                json.dumps(
-                    {key: value for key, value in asdict(question).items() if value is not None}, ensure_ascii=False
-                )
-            )
-        return
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("id", "kind", "question", "answer")
-    for question in questions:
-        answer = question.golden_answers[0] if question.golden_answers else ""
-        table.add_row(question.id, question.kind or "?", Text(question.question), Text(answer))
-    console().print(table)
 
 
 # ---- doctor ----------------------------------------------------------------------------------------------------------

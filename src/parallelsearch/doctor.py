@@ -27,7 +27,7 @@ _FEATURES = (
     ("read GGUF weights (hf:smollm2-135m)", ("torch", "transformers", "gguf"), "local"),
     ("dense and hybrid search", ("torch", "transformers", "faiss"), "dense"),
     ("Parquet files", ("pyarrow",), "files"),
-    ("serve search", ("fastapi", "uvicorn", "prometheus_client"), "serve"),
+    ("serve search", ("starlette", "uvicorn", "prometheus_client"), "serve"),
     ("MCP tools", ("mcp",), "mcp"),
     ("Milvus", ("pymilvus",), "milvus"),
     ("train on this machine", ("torch", "trl", "datasets", "peft"), "train"),

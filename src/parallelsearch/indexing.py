@@ -25,6 +25,8 @@ def build_index(
     encoder: str = "minilm",
     dtype: str = "float16",
     faiss: str | None = None,
+    device: str | None = None,
+    batch_size: int = 64,
     chunk_words: int | None = None,
     chunk_overlap: int = 20,
     skip_bad: bool = False,
@@ -39,8 +41,9 @@ def build_index(
         "overwrite": overwrite,
         "on_progress": on_progress,
     }
-    if faiss is not None and kind != "dense":
-        raise UsageError(f"--faiss goes with --kind dense, not with '{kind}'")
+    encoding: dict[str, Any] = {"device": device, "batch_size": batch_size}
+    if faiss is not None and kind not in ("dense", "hybrid"):
+        raise UsageError(f"--faiss goes with --kind dense or hybrid, not with '{kind}'")
     if kind == "bm25":
         from parallelsearch.retrieval.bm25 import build_bm25
 
@@ -48,28 +51,43 @@ def build_index(
     elif kind == "dense":
         from parallelsearch.retrieval.dense import build_dense
 
-        report = build_dense(corpus, out, encoder, dtype=dtype, **shared)
-        if faiss is not None:
-            from parallelsearch.retrieval.faiss_index import build_faiss
-
-            build_faiss(out, faiss)
+        report = build_dense(corpus, out, encoder, dtype=dtype, **encoding, **shared)
     elif kind == "hybrid":
         from parallelsearch.retrieval.hybrid import build_hybrid
 
-        report = build_hybrid(corpus, out, encoder, dtype=dtype, **shared)
+        report = build_hybrid(corpus, out, encoder, dtype=dtype, **encoding, **shared)
     elif kind == "milvus":
         from parallelsearch.retrieval.milvus import build_milvus
 
-        report = build_milvus(corpus, str(out), encoder=encoder or None, **shared)
+        report = build_milvus(corpus, str(out), encoder=encoder or None, **encoding, **shared)
     else:
         raise UsageError(f"there is no index kind '{kind}'; choose one of {', '.join(KINDS)}.{nearest(kind, KINDS)}")
+    if faiss is not None:
+        from parallelsearch.retrieval.faiss_index import build_faiss
+
+        build_faiss(out if kind == "dense" else Path(out) / "dense", faiss)
     return asdict(report)
 
 
-def plan_index(num_passages: int, kind: str, dtype: str, folder: str = ".") -> tuple[Plan, list[str]]:
-    """What an index would take, and why that would not go well on this machine."""
+def plan_index(
+    num_passages: int,
+    kind: str,
+    dtype: str,
+    *,
+    encoder: str = "minilm",
+    faiss: str | None = None,
+    device: str | None = None,
+    folder: str = ".",
+) -> tuple[Plan, list[str]]:
+    """What an index would take, and why that would not go well on this machine. For a `device` of `cuda` the plan is that
+    of one GPU, whether or not there is one here."""
+    from parallelsearch.retrieval.encoder import expected_dim
     from parallelsearch.retrieval.plan import plan
 
-    planned = plan(num_passages, kind, dtype=dtype)
+    dim = expected_dim(encoder)
+    num_gpus = 1 if (device or "").startswith("cuda") else 0
+    planned = plan(num_passages, kind, dim=dim or 384, dtype=dtype, search=faiss or "exact", num_gpus=num_gpus)
+    if dim is None and kind != "bm25":
+        planned.notes.append(f"the size of '{encoder}' is not known here: planned with 384 dimensions")
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return planned, planned.problems(memory_bytes=memory_bytes, free_disk_bytes=shutil.disk_usage(folder).free)

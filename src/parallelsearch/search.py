@@ -52,12 +52,13 @@ class SearchStats:
 class _Job:
     """One distinct query on its way to the backend."""
 
-    __slots__ = ("attempts", "future", "is_sent", "key", "num_waiting")
+    __slots__ = ("attempts", "end_s", "future", "is_sent", "key", "num_waiting")
 
-    def __init__(self, key: _Key, future: asyncio.Future[list[Hit]]) -> None:
+    def __init__(self, key: _Key, future: asyncio.Future[Result]) -> None:
         self.key, self.future = key, future
         self.attempts = self.num_waiting = 0
         self.is_sent = False
+        self.end_s = 0.0
 
 
 class Search:
@@ -105,25 +106,56 @@ class Search:
 
     async def search_many(self, queries: Sequence[str], k: int | None = None) -> list[Found]:
         """Answer all queries at the same time; the order is kept and failures stand in their places."""
-        if len(queries) == 1:
-            return [await self.find(queries[0], k)]
-        return list(await asyncio.gather(*(self.find(query, k) for query in queries)))
+        return await self._find(queries, k, "")
 
     async def find(self, query: str, k: int | None = None, scope: str = "") -> Found:
         """Answer one query. Never raises for a search that failed. With a `scope` the backend is asked anew: nothing comes
         from the cache, and only a query of the same scope that is in flight is shared (for measurements)."""
-        found = Found(" ".join(query.split()), start_s=time.perf_counter())
-        self.stats.num_queries += 1
-        try:
-            found.hits, found.cached = await self._answer(found.text, self.k if k is None else k, scope)
-        except SearchError as error:
-            found.error = error
-            self.stats.num_failed += 1
-            self.stats.num_timeouts += isinstance(error, SearchTimeoutError)
-        found.end_s = time.perf_counter()
-        return found
+        return (await self._find([query], k, scope))[0]
 
-    async def _answer(self, text: str, k: int, scope: str) -> tuple[list[Hit], bool]:
+    async def _find(self, queries: Sequence[str], k: int | None, scope: str) -> list[Found]:
+        # One wait for all of them: a task and a clock for each query would cost as much as a keyword search.
+        founds: list[Found] = []
+        waiting: list[tuple[Found, _Job]] = []
+        for query in queries:
+            found = Found(" ".join(query.split()), start_s=time.perf_counter())
+            founds.append(found)
+            self.stats.num_queries += 1
+            try:
+                answer = self._ask(found.text, self.k if k is None else k, scope)
+            except SearchError as error:
+                self._put_error(found, error)
+                continue
+            if isinstance(answer, _Job):
+                answer.num_waiting += 1
+                waiting.append((found, answer))
+            else:
+                found.hits, found.cached, found.end_s = answer, True, time.perf_counter()
+        try:
+            if waiting:
+                await asyncio.wait({job.future for _, job in waiting}, timeout=self.timeout_s)
+        finally:
+            for _, job in waiting:
+                job.num_waiting -= 1
+                if job.num_waiting == 0 and not job.future.done():
+                    self._abandon(job)
+        for found, job in waiting:
+            if not job.future.done() or job.future.cancelled():
+                late = f"no answer from {self.retriever.name} within {self.timeout_s:g} s"
+                self._put_error(found, SearchTimeoutError(late))
+            elif isinstance(result := job.future.result(), SearchError):
+                self._put_error(found, result)
+            else:
+                found.hits, found.end_s = result, job.end_s
+        return founds
+
+    def _put_error(self, found: Found, error: SearchError) -> None:
+        found.error, found.end_s = error, time.perf_counter()
+        self.stats.num_failed += 1
+        self.stats.num_timeouts += isinstance(error, SearchTimeoutError)
+
+    def _ask(self, text: str, k: int, scope: str) -> list[Hit] | _Job:
+        """The answer if it is known, else the job that will bring it; `SearchError` for a query that cannot be asked."""
         if not text:
             raise SearchError("the query is empty")
         if len(text) > self.max_query_chars:
@@ -134,22 +166,12 @@ class Search:
         if (hits := self._cache.get(key)) is not None:
             self._cache.move_to_end(key)
             self.stats.num_cached += 1
-            return hits, True
+            return hits
         job = self._jobs.get(key)
         if job is None:
-            job = self._submit(key)
-        else:
-            self.stats.num_shared += 1
-        job.num_waiting += 1
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                return await asyncio.shield(job.future), False
-        except TimeoutError:
-            raise SearchTimeoutError(f"no answer from {self.retriever.name} within {self.timeout_s:g} s") from None
-        finally:
-            job.num_waiting -= 1
-            if job.num_waiting == 0 and not job.future.done():
-                self._abandon(job)
+            return self._submit(key)
+        self.stats.num_shared += 1
+        return job
 
     # ---- queue -------------------------------------------------------------------------------------------------------
 
@@ -242,13 +264,13 @@ class Search:
                 self._cache.popitem(last=False)
         self._jobs.pop(job.key, None)
         if not job.future.done():
+            job.end_s = time.perf_counter()
             job.future.set_result(hits)
 
     def _fail(self, job: _Job, error: SearchError) -> None:
         self._jobs.pop(job.key, None)
         if not job.future.done():
-            job.future.set_exception(error)
-            job.future.exception()  # seen: an abandoned query's failure is no news
+            job.future.set_result(error)
 
     def _retry_later(self, job: _Job, error: TransientError) -> None:
         wait_s = min(self.max_wait_s, self.first_wait_s * 2 ** (job.attempts - 1)) * random.uniform(0.5, 1.0)

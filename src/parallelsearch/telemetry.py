@@ -4,15 +4,15 @@
         agent.ask(question, on_event)
 
 One span for the question, in it one for each turn, in that one for each sub-query, with the times the rollout measured, so
-that parallel searches overlap as they did. The parent is the span that is current where `traced` was called. Without
-OpenTelemetry, or without its SDK, the events pass through and nothing else happens. What was asked and found
-is not recorded unless `records_text` says so.
+that parallel searches overlap as they did. The parent is the span that is current where `traced` was called, or else the
+one a request's headers name. Without OpenTelemetry, or without its SDK, the events pass through and nothing else happens.
+What was asked and found is not recorded unless `records_text` says so.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -24,19 +24,36 @@ if TYPE_CHECKING:
 OnEvent = Callable[[Event], None]
 
 
-def traced(on_event: OnEvent | None = None, *, records_text: bool = False) -> SpanWriter:
+def traced(
+    on_event: OnEvent | None = None, *, records_text: bool = False, headers: Mapping[str, str] | None = None
+) -> SpanWriter:
     """An event handler that makes spans and passes each event on. It is for one question at a time.
 
     A question's span ends with its answer. One that ends without an answer (a limit, an error, a cancelled rollout) ends
-    when the handler is closed: by its `with` block or `close`.
+    when the handler is closed: by its `with` block or `close`. `headers` are those of the request that brought the
+    question (`traceparent`), where no span is current already.
     """
-    return SpanWriter(on_event, records_text)
+    return SpanWriter(on_event, records_text, headers)
+
+
+def is_traced() -> bool:
+    """Whether spans go anywhere: a program that set no tracer provider need not follow events for them."""
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return False
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 class SpanWriter:
     """The handler that `traced` makes."""
 
-    def __init__(self, on_event: OnEvent | None = None, records_text: bool = False) -> None:
+    def __init__(
+        self,
+        on_event: OnEvent | None = None,
+        records_text: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self._on_event, self._records_text = on_event, records_text
         self._begin_ns = self._last_ns = 0
         self._question: Span | None = None
@@ -44,12 +61,14 @@ class SpanWriter:
         self._searches: dict[str, Span] = {}
         self._num_turns = self._num_searches = 0
         try:
-            from opentelemetry import context, trace
+            from opentelemetry import context, propagate, trace
         except ImportError:
             self._is_on = False
         else:
             self._is_on = True
             self._trace, self._parent = trace, context.get_current()
+            if headers is not None and not trace.get_current_span().get_span_context().is_valid:
+                self._parent = propagate.extract(headers)
             self._tracer = trace.get_tracer("parallelsearch")
 
     def __call__(self, event: Event) -> None:
@@ -132,6 +151,9 @@ class SpanWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._question is not None and isinstance(error, Exception):
+            about = str(error) if self._records_text else type(error).__name__
+            self._question.set_status(self._trace.StatusCode.ERROR, about)
         self.close()
 
 

@@ -45,7 +45,6 @@ def test_a_file_for_verl_becomes_questions_with_a_kind(tmp_path, monkeypatch):
         "extra_info": {"split": "train", "index": 0, "type": "comparison"},
     }
     parquet.write_table(pa.Table.from_pylist([row]), "train.parquet")
-    assert next(read_questions("train.parquet")).kind is None  # why the page says to rename the column
-    exec(re.search(r"```python\n(.*?)```", PAGE, re.S)[1], {})
-    (question,) = read_questions("questions.parquet")
+    (question,) = read_questions("train.parquet")
     assert (question.kind, question.golden_answers, question.id) == ("parallel", ["the Danube"], "train_0")
+    assert "prompt" not in (question.metadata or {})

@@ -19,8 +19,8 @@ MODULES = {
 LEVELS = [
     "errors", "retry", "config", "grammar", "answers", "retrieval", "trajectory", "observation", "search", "policy", "rollout", "telemetry",
     "rewards", "data", "datasets", "demo", "statistics", "chance", "metrics", "manifest", "baselines", "baseline_formats", "gold",
-    "run_folder", "evaluation", "comparison", "report_plots", "report_page", "report", "addresses", "agent", "integrations", "indexing", "terminal",
-    "doctor", "server", "training", "viewer", "commands", "cli",
+    "run_folder", "evaluation", "comparison", "report_plots", "report_page", "report_tables", "report", "addresses", "agent",
+    "integrations", "indexing", "terminal", "doctor", "server", "training", "viewer", "commands", "cli",
 ]  # fmt: skip
 
 
@@ -100,7 +100,7 @@ HEAVY = {
     "trl",
     "datasets",
     "peft",
-    "fastapi",
+    "starlette",
     "langchain_core",
     "llama_index",
     "uvicorn",
@@ -110,6 +110,9 @@ HEAVY = {
     "matplotlib",
     "pyarrow",
     "jax",
+    "ray",
+    "verl",
+    "vllm",
 }
 
 
@@ -146,20 +149,23 @@ GUESTS = {
     "bm25s": {"retrieval/bm25.py"},
     "datasets": {"datasets.py", "training/grpo.py", "training/sft.py"},
     "faiss": {"retrieval/faiss_index.py"},
-    "fastapi": {"server/search_server.py"},
     "gguf": {"policy/models.py"},
+    "hydra": {"training/verl/installed.py"},
     "langchain_core": {"integrations/langchain.py"},
     "llama_index": {"integrations/llama_index.py"},
     "matplotlib": {"report_plots.py", "training/metrics_log.py"},
     "mcp": {"retrieval/mcp_answers.py", "retrieval/mcp_client.py", "server/mcp_server.py"},
     "opentelemetry": {"telemetry.py"},
     "peft": {"policy/models.py", "training/models.py"},
-    "pyarrow": {"data.py", "retrieval/corpus.py"},
+    "omegaconf": {"training/verl/agent_loop.py", "training/verl/installed.py"},
+    "pyarrow": {"data.py", "retrieval/corpus.py", "training/verl/rows.py"},
     "pymilvus": {"retrieval/milvus.py"},
     "sentence_transformers": {"retrieval/encoder.py", "retrieval/rerank.py"},
     "tenacity": {"retry.py"},
-    "trl": {"training/grpo.py", "training/sft.py"},
-    "uvicorn": {"server/search_server.py"},
+    "trl": {"training/grpo.py", "training/sft.py", "training/vllm_link.py"},
+    "uvicorn": {"server/running.py"},
+    "verl": {"training/verl/agent_loop.py", "training/verl/export.py", "training/verl/installed.py"},
+    "vllm": {"training/vllm_link.py"},
     "zstandard": {"retrieval/corpus.py"},
 }
 

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from parallelsearch.errors import DataError, IndexDamagedError, UsageError
 from parallelsearch.retrieval import bm25
 from parallelsearch.retrieval.base import Hit, Passage
-from parallelsearch.retrieval.bm25 import MAX_QUERY_TERMS, Analyzer, BM25Retriever, build_bm25, split_words
+from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
 from parallelsearch.retrieval.store import open_manifest
+from parallelsearch.retrieval.terms import MAX_QUERY_TERMS, Analyzer, split_words
 from parallelsearch.search import Search
 
 PASSAGES = [

@@ -21,6 +21,7 @@ from tiny_encoders import tiny_encoder
 pytest.importorskip("sentence_transformers")
 
 from parallelsearch.errors import DataError, IndexDamagedError, ParallelSearchError, SearchError, UsageError
+from parallelsearch.indexing import build_index
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.dense import BATCHES_PER_BLOCK, DenseRetriever, build_dense
 from parallelsearch.retrieval.encoder import Encoder, Prefixes, Vectors
@@ -334,6 +335,21 @@ def test_faiss_finds_what_exact_search_finds(kind: Any, dtype: str, tiny: str, t
     built = path.stat().st_mtime_ns
     DenseRetriever(tmp_path / "index", encoder=encoder, index=kind)
     assert path.stat().st_mtime_ns == built  # kept, not built again
+
+
+@pytest.mark.parametrize("kind", ["dense", "hybrid"])
+def test_an_index_built_with_faiss_is_searched_with_it(kind: str, tiny: str, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    corpus, out = tmp_path / "corpus.jsonl", tmp_path / "index"
+    corpus.write_text("".join(json.dumps({"id": p.id, "title": p.title, "text": p.text}) + "\n" for p in passages(200)))
+    build_index(corpus, out, kind=kind, encoder=tiny, faiss="ivf", device="cpu", batch_size=16)
+    dense = out if kind == "dense" else out / "dense"
+    assert DenseRetriever(dense).describe()["index"] == "ivf"
+    assert DenseRetriever(dense, index="exact").describe()["index"] == "exact"
+    (dense / "faiss-ivf.json").write_text("{}")  # of something else
+    assert DenseRetriever(dense).describe()["index"] == "exact"
+    with pytest.raises(UsageError, match="dense or hybrid"):
+        build_index(corpus, tmp_path / "other", kind="bm25", faiss="ivf")
 
 
 def test_the_default_number_of_lists_finds_nearly_everything() -> None:

@@ -18,7 +18,7 @@ from parallelsearch.errors import IndexDamagedError, SearchError, TransientSearc
 from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result, Retriever
 from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
 from parallelsearch.retrieval.encoder import Encoder
-from parallelsearch.retrieval.hybrid import HybridRetriever, build_hybrid, fuse, open_hybrid
+from parallelsearch.retrieval.hybrid import DEFAULT_WEIGHTS, HybridRetriever, build_hybrid, fuse, open_hybrid
 from parallelsearch.retrieval.store import open_manifest
 
 HELD = [Passage(f"p{n}", f"Town {n}", f"Town {n} lies {n * 7 % 100} km from the sea.") for n in range(40)]
@@ -71,8 +71,8 @@ class Meeting(Fixed):
 # ---- fusion ----------------------------------------------------------------------------------------------------------
 
 
-def test_fusion_adds_weights_over_sixty_plus_rank() -> None:
-    fused = fuse([ranking("a", "b", "c"), ranking("c", "d", "a")], [1.0, 1.0], 10)
+def test_fusion_adds_weights_over_a_constant_plus_rank() -> None:
+    fused = fuse([ranking("a", "b", "c"), ranking("c", "d", "a")], [1.0, 1.0], 10, rrf_k=60)
     assert [hit.id for hit in fused] == ["a", "c", "b", "d"]
     assert fused[0].score == pytest.approx(1 / 61 + 1 / 63)
     assert fused[2].score == pytest.approx(1 / 62)
@@ -86,7 +86,7 @@ def test_weights_and_k_count() -> None:
 
 
 def test_an_id_twice_in_one_ranking_counts_once() -> None:
-    fused = fuse([ranking("a", "b", "a", "a"), ranking("b")], [1.0, 1.0], 5)
+    fused = fuse([ranking("a", "b", "a", "a"), ranking("b")], [1.0, 1.0], 5, rrf_k=60)
     assert [hit.id for hit in fused] == ["b", "a"]
     assert fused[1].score == pytest.approx(1 / 61)
 
@@ -172,7 +172,7 @@ async def test_wrong_settings_and_other_corpora_are_refused() -> None:
     with pytest.raises(UsageError, match="rrf_k"):
         HybridRetriever([one, one], rrf_k=0)
     hybrid = HybridRetriever([one, Fixed("web", [])])  # a part that does not know its corpus is believed
-    assert hybrid.describe()["settings"] == {"weights": [1.0, 1.0], "depth": 50, "rrf_k": 60}
+    assert hybrid.describe()["settings"] == {"weights": [1.0, 1.0], "depth": 50, "rrf_k": 5}
     await hybrid.aclose()
     assert one.is_closed
 
@@ -209,7 +209,7 @@ async def test_a_hybrid_folder_is_the_fusion_of_its_parts(folder: Path, tiny: En
     lexical, dense = [await part.search_many(queries, 10) for part in hybrid.parts]
     for place, result in enumerate(await hybrid.search_many(queries, 5)):
         assert isinstance(result, list)
-        wanted = fuse([lexical[place], dense[place]], [1.0, 1.0], 5)
+        wanted = fuse([lexical[place], dense[place]], DEFAULT_WEIGHTS, 5)
         assert [(hit.id, hit.score) for hit in result] == [(hit.id, hit.score) for hit in wanted]
     assert hybrid.describe()["corpus_sha256"] == open_manifest(folder / "dense").corpus_sha256
     await hybrid.aclose()

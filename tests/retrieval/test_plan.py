@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallelsearch.errors import UsageError
+from parallelsearch.indexing import plan_index
+from parallelsearch.retrieval import plan as plan_module
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.plan import PASSAGE_BYTES, plan
 
@@ -34,10 +36,37 @@ def test_gpus_share_the_vectors() -> None:
     assert four.gpu_bytes is not None
     assert 33 * GB < one.gpu_bytes < 36 * GB
     assert four.gpu_bytes < 11 * GB
-    assert one.build_s is None  # not measured: said, not made up
-    assert "not measured" in "\n".join(one.lines())
     measured = plan(1_000_000, "dense", num_gpus=1, encode_per_s=2_000)
     assert measured.build_s == pytest.approx(530, rel=0.02)
+
+
+def test_encoding_time_comes_from_what_was_measured_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_module, "GPU_ENCODE_PER_S", {})
+    unknown = plan(1_000_000, "dense", num_gpus=1)
+    assert unknown.build_s is None  # not measured: said, not made up
+    assert "not measured" in "\n".join(unknown.lines())
+    monkeypatch.setattr(plan_module, "GPU_ENCODE_PER_S", {384: 10_000.0, 768: 4_000.0})
+    small, base = (plan(1_000_000, "dense", dim=dim, num_gpus=1) for dim in (384, 768))
+    assert small.build_s == pytest.approx(100 + 30, rel=0.02)  # encoding, reading
+    assert base.build_s == pytest.approx(250 + 30, rel=0.02)
+    large = plan(1_000_000, "dense", dim=1024, num_gpus=1)
+    assert large.build_s == pytest.approx(250 * 28 / 8 + 30, rel=0.02)
+    assert "scaled from an encoder of 768" in "\n".join(large.lines())
+    on_cpu = plan(1_000_000, "dense")
+    assert on_cpu.build_s is not None
+    assert on_cpu.build_s > 100 * (small.build_s or 0)
+
+
+def test_a_plan_follows_the_encoder_the_search_and_the_device() -> None:
+    small, _ = plan_index(1_000_000, "dense", "float16")
+    base, _ = plan_index(1_000_000, "dense", "float16", encoder="intfloat/e5-base-v2", faiss="ivf")
+    assert base.disk_bytes["vectors"] == 2 * small.disk_bytes["vectors"]
+    assert "faiss" in base.disk_bytes
+    assert small.gpu_bytes is None
+    on_gpu, _ = plan_index(1_000_000, "dense", "float16", device="cuda")
+    assert on_gpu.gpu_bytes is not None
+    unknown, _ = plan_index(1_000_000, "dense", "float16", encoder="someone/their-encoder")
+    assert "'someone/their-encoder' is not known here" in unknown.notes[-1]
 
 
 @given(

@@ -30,6 +30,7 @@ CAPITALS = "What are the capitals of France and Italy?"
 WRONG_NUMBERS = "Which river does Rome lie on?"
 NEVER = "What is never answered?"
 NOTHING = "What is zzz?"
+GUESSED = "Who built Rome?"
 WEB = "Which city is no capital?"
 HOSTILE = "What does the hostile passage say?"
 
@@ -50,6 +51,10 @@ TURNS = {
     NOTHING: [
         grammar.render_turn("I look.", queries=["zzz"]),
         grammar.render_turn("Nothing there, I guess.", answer="a guess"),
+    ],
+    GUESSED: [
+        grammar.render_turn("I look.", queries=["capital of Italy"]),
+        grammar.render_turn("It does not say, but I have heard of one.", answer="Romulus"),
     ],
     WEB: [
         grammar.render_turn("I look.", queries=["Zürich capital"]),

@@ -2,13 +2,15 @@
 
     python search_process.py '{"kind": "http", "settings": {"port": 0}, "latency_s": 0}'
 
-`kind` is `http`, `mcp-http` or `mcp-stdio`. A query with the word "fails" fails; the search takes `latency_s`.
+`kind` is `http`, `mcp-http` or `mcp-stdio`. A query with the word "fails" fails; the search takes `latency_s`, in
+`workers` processes if there are any.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from typing import Any
 from parallelsearch.errors import SearchError
 from parallelsearch.retrieval.base import Passage, Result, Retriever
 from parallelsearch.retrieval.bm25 import BM25Retriever
+from parallelsearch.retrieval.processes import ProcessRetriever
 from parallelsearch.search import Search
 
 PASSAGES = [
@@ -57,11 +60,15 @@ def main(options: dict[str, Any]) -> None:
     from parallelsearch.server.mcp_server import run_mcp_http, run_mcp_stdio
     from parallelsearch.server.search_server import run_search_server
 
-    retriever = FewPassages(
-        options.get("latency_s", 0), options.get("max_batch", 64), options.get("max_concurrency", 1)
+    open_few = functools.partial(
+        FewPassages, options.get("latency_s", 0), options.get("max_batch", 64), options.get("max_concurrency", 1)
     )
+    workers = options.get("workers", 0)
+    retriever: Retriever = ProcessRetriever(open_few, workers) if workers else open_few()
     search = Search(retriever, **options.get("search", {}))
-    settings = ServerSettings(**options.get("settings", {}))
+    given = dict(options.get("settings", {}))
+    given["allowed_hosts"] = tuple(given.get("allowed_hosts", ()))
+    settings = ServerSettings(**given)
     kind = options.get("kind", "http")
     if kind == "mcp-stdio":
         asyncio.run(run_mcp_stdio(search, settings=settings))

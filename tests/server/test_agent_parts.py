@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -12,6 +13,7 @@ from parallelsearch.observation import ObservationWriter
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.rollout import Event
 from parallelsearch.server.chat_api import ChatLimits, ChatRequest, read_chat_request
+from parallelsearch.server.chatting import Feed
 from parallelsearch.server.citing import cite, sources_of, web_url
 from parallelsearch.server.limits import PendingQueries, RefusalError
 from parallelsearch.server.live_events import EventWriter, TurnText
@@ -159,12 +161,32 @@ def test_only_shown_passages_are_sources_and_they_cannot_forge_one():
         ("yes [1][2]", "", "yes [1][2]", [(1, "cited"), (2, "cited")]),
         ("Po [3, 1, 4]", "", "Po [1]", [(1, "cited")]),
         ("Tib", "", "Tib", []),
+        ("Rome and a port", "", "Rome and a port", [(1, "contains_answer"), (2, "contains_answer")]),
+        ("Rome and Paris", "", "Rome and Paris", []),  # a half is nothing to rest on
     ],
 )
 def test_citations(answer, thought, text, numbers):
     found = cited(searched(RIVER, OTHER, answer=answer, thought=thought))
     assert found.text == text
     assert [(citation.number, citation.basis) for citation in found.citations] == numbers
+
+
+@pytest.mark.parametrize(
+    ("answer", "thought", "is_supported"),
+    [
+        ("the Tiber", "", True),
+        ("Tiber, Ostia", "", True),
+        ("Tiber, Arno", "", False),
+        ("the Po", "", False),
+        ("the Po", "as [1] says", False),  # what it looked at, not what says so
+        ("the Po [1]", "", True),  # its own claim
+        ("the Po [9]", "", False),
+        ("no", "", True),  # of which nothing can be told
+        ("and", "", False),
+    ],
+)
+def test_whether_a_passage_says_so(answer, thought, is_supported):
+    assert cited(searched(RIVER, OTHER, answer=answer, thought=thought)).is_supported is is_supported
 
 
 def test_brackets_mean_something_else_where_nothing_was_searched():
@@ -205,3 +227,30 @@ def test_the_wait_is_the_pace_of_busy_time(monkeypatch):
     with pytest.raises(RefusalError) as caught:
         pending.take(1)
     assert (caught.value.status, caught.value.retry_after_s) == (429, 4)
+
+
+# ---- when an event goes out ------------------------------------------------------------------------------------------
+
+
+async def test_a_search_goes_out_at_once_and_takes_along_what_waits():
+    feed = Feed(text_interval_s=30.0)
+    feed.put(Event("turn", 0, 0.0))
+    feed.put(Event("text", 0, 0.1, "I look"))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(feed.take(), 0.05)
+    feed.put(Event("query", 0, 0.2, "one"))
+    taken = await asyncio.wait_for(feed.take(), 0.01)
+    assert [event.kind for event in taken] == ["turn", "text", "query"]
+
+
+async def test_results_that_come_together_go_out_together_and_soon():
+    feed = Feed(text_interval_s=30.0)
+    feed.put(Event("text", 0, 0.1, "I look"))
+    feed.put(Event("result", 0, 0.2, "one"))
+    await asyncio.sleep(0)
+    feed.put(Event("result", 0, 0.2, "two"))
+    taken = await asyncio.wait_for(feed.take(), 5.0)  # not the thirty seconds of text
+    assert [event.text for event in taken] == ["I look", "one", "two"]
+    feed.close()
+    assert await feed.take() == []
+    assert feed.is_over

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import openai
 import pytest
-from agent_process import CAPITALS, NEVER, NOTHING, TURNS, WEB, WRONG_NUMBERS, agent, root_url
+from agent_process import CAPITALS, GUESSED, NEVER, NOTHING, TURNS, WEB, WRONG_NUMBERS, agent, root_url
 from search_process import PASSAGES, SearchProcess
 
 from parallelsearch.demo import DemoPolicy, sequential_turns, turns
@@ -71,7 +71,8 @@ def test_the_openai_client_gets_an_answer_with_its_sources(server: SearchProcess
     assert second["start_s"] < first["end_s"]  # at once
     sources = {source["number"]: source for source in beside["sources"]}
     assert sources[1]["title"] == "Paris"
-    assert [c["basis"] for c in beside["citations"]] == ["cited"]
+    # The model wrote [1]; Rome, the other half of its answer, was shown as well.
+    assert [(c["title"], c["basis"]) for c in beside["citations"]] == [("Paris", "cited"), ("Rome", "contains_answer")]
     for citation in beside["citations"]:
         assert sources[citation["number"]]["id"] == citation["id"]
 
@@ -184,6 +185,7 @@ def test_a_passage_of_the_web_is_cited_in_openais_own_form(server: SearchProcess
     [
         (CAPITALS, None, "Paris and Rome"),
         (NOTHING, "no_evidence", "I found no passage about this"),
+        (GUESSED, "unsupported", "None of the passages I found says so"),
         (NEVER, "no_answer", "I did not find an answer: the searches allowed"),
     ],
 )
@@ -195,7 +197,7 @@ def test_without_evidence_the_agent_may_say_so(server: SearchProcess, question, 
     assert choice["finish_reason"] == "stop"
     _, plain, _ = server.post(body_for(question))
     assert plain["choices"][0]["message"]["parallelsearch"]["abstained"] is None
-    assert plain["choices"][0]["message"]["content"] in ("Paris and Rome", "a guess", "")
+    assert plain["choices"][0]["message"]["content"] in ("Paris and Rome", "a guess", "Romulus", "")
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
@@ -226,6 +228,10 @@ def test_without_evidence_the_agent_may_say_so(server: SearchProcess, question, 
             "only text is understood, not 'image_url'",
         ),
         (body_for(n=2), 422, "n: this server does not do that"),
+        (body_for(n=True), 422, "n: this server does not do that"),
+        (body_for(logprobs=0), 422, "logprobs"),
+        (body_for(stream="true"), 422, "stream"),
+        (body_for(seed=2**63), 422, "seed"),
         (body_for(tools=[{"type": "function"}]), 422, "tools"),
         (body_for(response_format={"type": "json_object"}), 422, "response_format"),
         (body_for(temperature=3), 422, "temperature"),
@@ -356,6 +362,28 @@ async def test_who_stops_reading_counts_as_gone():
     before = len(asyncio.all_tasks())
     await asyncio.wait_for(app(scope, receive, send), 5)
     assert len(asyncio.all_tasks()) == before
+
+
+async def test_who_has_read_the_answer_may_ask_again_at_once():
+    """Straight into the application: when the last piece of a stream is sent, its place is free already."""
+    search = Search(BM25Retriever.from_passages(PASSAGES))
+    app = create_agent_app(ScriptedPolicy(TURNS), search, AgentSettings(token=None, max_concurrent=1))
+    pending = []
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+
+        async def watched(scope, receive, send):
+            async def note(message):
+                if scope["path"] != "/health" and message["type"] == "http.response.body":
+                    pending.append((await client.get("/health")).json()["pending_questions"])
+                await send(message)
+
+            await app(scope, receive, note)
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(watched), base_url="http://localhost") as asking:
+            reply = await asking.post("/v1/chat/completions", json=body_for(stream=True))
+    assert reply.text.endswith("data: [DONE]\n\n")
+    assert (pending[0], pending[-1]) == (1, 0)
 
 
 async def test_silence_is_filled_so_that_nobody_hangs_up(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ from parallelsearch.errors import SearchError, SearchTimeoutError, UsageError
 from parallelsearch.retrieval.remote import RemoteRetriever
 from parallelsearch.search import Search
 from parallelsearch.server.limits import PendingQueries, RefusalError, ServerSettings, is_authorized
-from parallelsearch.server.search_server import listen
+from parallelsearch.server.running import listen
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_without_scores_which_is_the_default(server: SearchProcess, num_queries)
     assert set(bare["result"][0][0]) == {"id", "title", "text", "contents"}
 
 
-@pytest.mark.parametrize("topk", [None, 0, 3])
+@pytest.mark.parametrize("topk", [None, 0, 3, 3.0])
 def test_topk_may_be_left_to_the_server(server: SearchProcess, topk):
     _, reply, _ = server.post({"queries": ["capital"], "topk": topk})
     assert len(reply["result"][0]) == 3
@@ -150,6 +151,8 @@ async def test_our_own_client_gets_hits_failures_and_isolates_a_query_of_100_kb(
         ({"queries": ["a"], "topk": -1}, 422, "from 1 to 50, not -1"),
         ({"queries": ["a"], "topk": "3"}, 422, "a whole number or null, not a string"),
         ({"queries": ["a"], "topk": 2.5}, 422, "a whole number"),
+        ({"queries": ["a"], "topk": {}}, 422, "a whole number or null, not an object"),
+        ({"queries": ["a"], "topk": False}, 422, "a whole number"),
         ({"queries": ["a"], "topk": True}, 422, "a whole number"),
         ({"queries": ["a"], "return_scores": "yes"}, 422, "true or false"),
         ({"queries": ["a" * 100_000]}, 413, "50000 bytes"),
@@ -164,7 +167,7 @@ def test_a_bad_request_is_told_why(server: SearchProcess, body, status, message)
 def test_a_body_without_a_length_is_cut_off_too(server: SearchProcess):
     host, port = server.base_url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as sock:
-        sock.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        sock.sendall(b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(6):
             sock.sendall(b"2710\r\n" + b"x" * 10_000 + b"\r\n")
         assert b" 413 " in sock.recv(1000)
@@ -265,6 +268,34 @@ def test_requests_that_were_taken_are_answered_before_the_server_ends(tmp_path, 
         assert server.log()[-1]["event"] == "stopped"
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_search_processes_are_replaced_when_they_die_and_end_with_the_server(tmp_path, number):
+    with running(tmp_path, workers=2, latency_s=0.3, search={"cache_size": 0}) as server:
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        searching = [pid for pid in children.read_text().split() if b"spawn_main" in _command(pid)]
+        assert len(searching) == 2
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(server.post, {"queries": [f"Seine {n}", "fails"], "topk": 1}) for n in range(8)]
+            os.kill(int(searching[0]), signal.SIGKILL)
+            replies = [one.result() for one in asked]
+        assert [(status, reply["result"][0][0]["id"]) for status, reply, _ in replies] == [(200, "paris")] * 8
+        assert all(reply["errors"]["1"]["message"] == "told to fail" for _, reply, _ in replies)
+        if number == signal.SIGINT:  # Ctrl-C reaches every process of the terminal
+            os.kill(int(searching[1]), number)
+            assert server.post({"queries": ["Seine"], "topk": 1})[0] == 200
+        left = children.read_text().split()
+        server.process.send_signal(number)
+        assert server.process.wait(20) == 0
+        assert [pid for pid in left if b"spawn_main" in _command(pid)] == []
+
+
+def _command(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def test_a_token_is_wanted_when_one_is_set(tmp_path):
     with running(tmp_path, settings={"token": "open sesame"}) as server:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic open sesame"}):
@@ -277,6 +308,19 @@ def test_a_token_is_wanted_when_one_is_set(tmp_path):
         assert server.post({"queries": ["Seine"]}, right)[0] == 200
         assert "search" in server.get("/health", right)[1]
         assert "sesame" not in server.log_file.read_text()
+
+
+def test_only_a_name_of_its_own_is_answered(tmp_path):
+    """On loopback, a page of another site may have rebound its name to this machine."""
+    with running(tmp_path) as server:
+        for host, status in (("evil.example", 421), ("evil.example:80", 421), ("localhost:9", 200), ("[::1]", 200)):
+            assert server.post({"queries": ["Seine"]}, {"Host": host})[0] == status
+            assert server.get("/metrics", {"Host": host})[0] == status
+            assert ("search" in server.get("/health", {"Host": host})[1]) == (status == 200)
+        assert "--allowed-host" in server.post({"queries": ["Seine"]}, {"Host": "evil.example"})[1]["detail"]
+    with running(tmp_path, settings={"allowed_hosts": ["Search.example"]}) as server:
+        assert server.post({"queries": ["Seine"]}, {"Host": "search.example:443"})[0] == 200
+        assert server.post({"queries": ["Seine"]})[0] == 421
 
 
 def test_an_open_door_is_warned_about_and_a_taken_port_is_said(tmp_path):

@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from parallelsearch.commands.options import HostOption, KOption, PolicyOption, PortOption, SearchOption
+from parallelsearch.commands.options import (
+    AllowedHostOption,
+    HostOption,
+    KOption,
+    PolicyOption,
+    PortOption,
+    SearchOption,
+)
 from parallelsearch.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Serve search, or the whole agent, over HTTP.")
@@ -18,9 +25,11 @@ def serve_search(
     k: KOption = 3,
     host: HostOption = "127.0.0.1",
     port: PortOption = 8000,
+    allowed_host: AllowedHostOption = None,
     mcp: Annotated[str | None, typer.Option(help="Offer MCP tools instead: 'stdio' or 'http'.")] = None,
     max_queries: Annotated[int, typer.Option(help="Queries in one request.")] = 4096,
     max_k: Annotated[int, typer.Option(help="Hits a client may ask for.")] = 100,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that search an index; 0: only this one.")] = 0,
     log_queries: Annotated[bool, typer.Option("--log-queries", help="Write query texts to the log.")] = False,
     cache: Annotated[str | None, typer.Option(help="Keep search results in this SQLite file.")] = None,
     record: Annotated[str | None, typer.Option(help="Record the searches to this file, for replay:FILE.")] = None,
@@ -38,8 +47,15 @@ def serve_search(
 
     if mcp not in (None, "stdio", "http"):
         raise UsageError(f"--mcp is 'stdio' or 'http', not '{mcp}'")
-    settings = ServerSettings(host=host, port=port, max_queries=max_queries, max_k=max_k, logs_queries=log_queries)
-    found = open_search(search, k=k, cache=cache, record=record)
+    settings = ServerSettings(
+        host=host,
+        port=port,
+        max_queries=max_queries,
+        max_k=max_k,
+        logs_queries=log_queries,
+        allowed_hosts=tuple(allowed_host or ()),
+    )
+    found = open_search(search, k=k, cache=cache, record=record, workers=workers)
     if mcp is None:
         from parallelsearch.server.search_server import run_search_server
 
@@ -51,7 +67,7 @@ def serve_search(
     else:
         from parallelsearch.server.mcp_server import run_mcp_stdio
 
-        asyncio.run(run_mcp_stdio(found))
+        asyncio.run(run_mcp_stdio(found, settings=settings))
 
 
 @app.command("agent")
@@ -61,11 +77,10 @@ def serve_agent(
     k: KOption = 3,
     host: HostOption = "127.0.0.1",
     port: PortOption = 8080,
+    allowed_host: AllowedHostOption = None,
     max_concurrent: Annotated[int, typer.Option(help="Questions under way at once; more get status 429.")] = 256,
     timeout_s: Annotated[float, typer.Option(help="Seconds until the best answer so far is given.")] = 120.0,
-    abstain: Annotated[
-        bool, typer.Option("--abstain", help="Say so when nothing was found, instead of guessing.")
-    ] = False,
+    abstain: Annotated[bool, typer.Option("--abstain", help="Say so when no passage found holds the answer.")] = False,
     log_queries: Annotated[bool, typer.Option("--log-queries", help="Write query texts to the log.")] = False,
 ) -> None:
     """Serve the agent as an OpenAI-compatible API, with a page to ask and watch at /.
@@ -89,6 +104,7 @@ def serve_agent(
         limits=Limits(timeout_s=timeout_s),
         abstain=abstain,
         logs_queries=log_queries,
+        allowed_hosts=tuple(allowed_host or ()),
     )
     found = Search(demo.retriever(latency_s=0.4), k=k) if search == "demo" else open_search(search, k=k)
     twin = demo.DemoPolicy(sequential=True) if policy == "demo" else None

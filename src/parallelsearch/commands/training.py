@@ -1,14 +1,16 @@
-"""`coldstart`, `train` and `sweep`: a recipe and its overrides to a run, one line a step."""
+"""`coldstart`, `train` and `sweep`: a recipe and its overrides to a run, one line a step; `export`: what a cluster saved."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from parallelsearch.commands.options import JsonOption
+from parallelsearch.errors import UsageError
 
 RecipeArgument = Annotated[Path, typer.Argument(help="A recipe: one TOML file.")]
 OverridesArgument = Annotated[
@@ -36,12 +38,28 @@ def train(
     recipe: RecipeArgument,
     overrides: OverridesArgument = None,
     time_limit_s: TimeLimitOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Of a recipe for a cluster: check it and print the command.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train as a recipe says (SFT, GRPO or PPO), or go on with a run that was stopped.
 
+    A recipe with a [verl] section is run by verl on a Ray cluster.
+
     Example: parallelsearch train cpu-smoke.toml train.steps=2 train.eval_every=0
+
+    Example: parallelsearch train verl-7b-grpo.toml --dry-run
     """
+    from parallelsearch.training.verl.recipe import is_cluster_recipe
+
+    if is_cluster_recipe(recipe):
+        if time_limit_s is not None:
+            raise UsageError("--time-limit-s is for runs on one machine; verl saves every train.save_every steps")
+        _train_on_cluster(recipe, overrides or (), dry_run, as_json)
+        return
+    if dry_run:
+        raise UsageError(f"--dry-run prints the command of a cluster run, and '{recipe}' has no [verl] section")
     from parallelsearch.training.loop import train as train_policy
     from parallelsearch.training.recipe import load_recipe
     from parallelsearch.training.sft import train_sft
@@ -62,6 +80,42 @@ def train(
         typer.echo(json.dumps(result))
     else:
         typer.echo("\n".join(f"{name}: {value}" for name, value in result.items()))
+
+
+def _train_on_cluster(recipe: Path, overrides: Sequence[str], dry_run: bool, as_json: bool) -> None:
+    from parallelsearch.training.verl import launch
+    from parallelsearch.training.verl.recipe import load_cluster_recipe
+
+    settings = load_cluster_recipe(recipe, overrides)
+    if dry_run:
+        shown = launch.dry_run(settings, _say)
+        typer.echo(json.dumps(launch.command(settings)) if as_json else shown)
+        return
+    launch.launch(settings, _say)
+    result = {"out": str(settings.out), "checkpoints": str(settings.out / "checkpoints")}
+    typer.echo(json.dumps(result) if as_json else "\n".join(f"{name}: {value}" for name, value in result.items()))
+
+
+def export(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="A verl run's folder (its newest checkpoint), or a global_step_N.")
+    ],
+    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Turn a checkpoint of verl's into a plain model folder that ask, eval and serve take.
+
+    Example: parallelsearch export runs/verl-7b-grpo trained
+    """
+    from parallelsearch.training.verl.export import export as export_checkpoint
+
+    done = export_checkpoint(checkpoint, out)
+    if as_json:
+        typer.echo(
+            json.dumps({"folder": str(done.folder), "address": done.address, "checkpoint": str(done.checkpoint)})
+        )
+    else:
+        typer.echo(f"{done.checkpoint} is now in {done.folder}\nuse it with: --policy {done.address}")
 
 
 def sweep(

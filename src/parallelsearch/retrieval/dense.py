@@ -21,6 +21,7 @@ from parallelsearch.retrieval.base import BlockingRetriever, Hit, Passage, Resul
 from parallelsearch.retrieval.bm25 import BuildReport, OnProgress
 from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, passages_of
 from parallelsearch.retrieval.encoder import MAX_TOKENS, Encoder, Prefixes, Vectors, passage_text, same_encoder
+from parallelsearch.retrieval.faiss_index import kept_kind, open_faiss
 from parallelsearch.retrieval.store import IndexBuilder, PassageStore, PassageWriter, PathLike, open_manifest
 from parallelsearch.retrieval.vector_files import KIND, SCALES, VECTORS, open_vectors
 from parallelsearch.retrieval.vectors import ExactSearcher, VectorSearcher, check_dtype, quantize
@@ -236,7 +237,7 @@ class DenseRetriever(VectorRetriever):
     """An index folder built by `build_dense`.
 
     `index`: `exact` compares with every vector by torch, on `device` (all GPUs if there are any); `flat`, `ivf` and `hnsw`
-    are faiss on the CPU, built on first use and kept in the folder.
+    are faiss on the CPU, built on first use and kept in the folder. None: the faiss index that is kept there, else exact.
     """
 
     def __init__(
@@ -244,30 +245,29 @@ class DenseRetriever(VectorRetriever):
         folder: PathLike,
         *,
         device: str | None = None,
-        index: SearchKind = "exact",
+        index: SearchKind | None = None,
         encoder: str | Encoder | None = None,
         nprobe: int | None = None,
         verify: bool = False,
     ) -> None:
-        if index not in SEARCH_KINDS:
+        if index is not None and index not in SEARCH_KINDS:
             raise UsageError(
                 f"unknown index '{index}'; known are {', '.join(SEARCH_KINDS)}.{nearest(index, SEARCH_KINDS)}"
             )
         manifest = open_manifest(folder, KIND, verify=verify)
+        kind = index or kept_kind(folder) or "exact"
         passages = PassageStore(folder)
         vectors, scales = open_vectors(folder, manifest)
         searcher: VectorSearcher
-        if index == "exact":
+        if kind == "exact":
             searcher = ExactSearcher(vectors, scales, devices=search_devices(device))
         else:
-            from parallelsearch.retrieval.faiss_index import open_faiss
-
-            searcher = open_faiss(folder, index, nprobe=nprobe)
+            searcher = open_faiss(folder, kind, nprobe=nprobe)
         super().__init__(
             passages,
             searcher,
             known_encoder(_read_encoder(Path(folder)), encoder, device, f"the index '{folder}'"),
-            {**manifest.describe(), "index": index},
+            {**manifest.describe(), "index": kind},
         )
         self.manifest = manifest
 

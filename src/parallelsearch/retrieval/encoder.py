@@ -1,9 +1,10 @@
 """Texts to unit vectors, with any sentence-transformers or transformers encoder.
 
-Pooling and projection come from the encoder's own files (a plain transformers folder gets mean pooling); what this module
-adds is what goes wrong in practice: the prefixes a model family was trained with, a maximum length, half precision on a
-GPU, texts that no tokenizer takes, and a *probe*: the vector of one fixed sentence, by which an index knows its encoder
-again whatever the folder is called. Vectors are always of length one, so the inner product is the cosine.
+Pooling and projection come from the encoder's own files (a plain transformers folder gets mean pooling), read by
+sentence-transformers, or by `pooled_model` where that is not installed. What this module adds is what goes wrong in
+practice: the prefixes a model family was trained with, a maximum length, half precision on a GPU, texts that no tokenizer
+takes, and a *probe*: the vector of one fixed sentence, by which an index knows its encoder again whatever the folder is
+called. Vectors are always of length one, so the inner product is the cosine.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy.typing as npt
 
 from parallelsearch.errors import UsageError, require
 from parallelsearch.retrieval.base import Passage
+from parallelsearch.retrieval.pooled_model import PooledModel
 
 Vectors = npt.NDArray[np.float32]
 
@@ -57,6 +59,8 @@ _FAMILIES: tuple[tuple[str, Prefixes], ...] = (
     (r"bge-", Prefixes(query=_BGE_EN)),
     (r"nomic-embed", Prefixes("search_query: ", "search_document: ")),
 )
+
+_DIM_BY_NAME = ((r"minilm|small", 384), (r"base", 768), (r"large|bge-m3", 1024))
 
 
 def family_prefixes(name: str) -> Prefixes:
@@ -93,6 +97,14 @@ def resolve_encoder(name: str) -> str:
     return name
 
 
+def expected_dim(name: str) -> int | None:
+    """How long an encoder's vectors will be, without loading it: from its configuration, or from the size in its name."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, UsageError):
+        return int(json.loads((Path(resolve_encoder(name)) / "config.json").read_text("utf-8"))["hidden_size"])
+    last = name.rstrip("/").rpartition("/")[2].lower()
+    return next((dim for pattern, dim in _DIM_BY_NAME if re.search(pattern, last)), None)
+
+
 def plain_text(text: str, max_chars: int) -> str:
     """A text that any tokenizer takes: cut, and without lone surrogates (half an emoji), which must not sink a batch."""
     return text[:max_chars].encode("utf-8", "replace").decode("utf-8")
@@ -118,7 +130,6 @@ class Encoder:
     ) -> None:
         """`precision`: `float32`, `float16`, `bfloat16`, or `auto`: float16 on a CUDA device, float32 elsewhere."""
         torch = require("torch", "dense")
-        library = require("sentence_transformers", "dense")
         # An index reopens its encoder by this name, from whatever folder it is asked.
         self.name = str(Path(name).expanduser().resolve()) if Path(name).expanduser().is_dir() else name
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -130,9 +141,7 @@ class Encoder:
         self.precision = precision
         source = resolve_encoder(name)
         with loading_errors("the encoder", name), quiet_loading():
-            self._model: Any = library.SentenceTransformer(
-                source, device=self.device, model_kwargs={"dtype": getattr(torch, precision)}
-            )
+            self._model: Any = _load(source, self.device, precision)
         own_limit = self._model.max_seq_length
         self.max_tokens = max_tokens if own_limit is None else min(max_tokens, int(own_limit))
         self._model.max_seq_length = self.max_tokens
@@ -185,6 +194,14 @@ class Encoder:
         # Half precision normalises to within 1e-3 only.
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         return np.asarray(np.nan_to_num(vectors / np.maximum(norms, 1e-12)), np.float32)
+
+
+def _load(source: str, device: str, precision: str) -> Any:
+    """By sentence-transformers, which knows every kind of encoder; by transformers alone where it is not installed."""
+    if importlib.util.find_spec("sentence_transformers") is None:
+        return PooledModel(source, device=device, dtype=precision)
+    library, torch = require("sentence_transformers", "dense"), require("torch", "dense")
+    return library.SentenceTransformer(source, device=device, model_kwargs={"dtype": getattr(torch, precision)})
 
 
 def same_encoder(one: npt.ArrayLike, other: npt.ArrayLike) -> bool:

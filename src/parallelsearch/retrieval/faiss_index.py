@@ -114,17 +114,20 @@ def build_faiss(
     return _save(Path(folder), kind, index, manifest, recipes[kind])
 
 
+def kept_kind(folder: PathLike) -> str | None:
+    """The kind of the faiss index that a dense index folder keeps, the newest of several; None where none fits."""
+    folder = Path(folder)
+    manifest = open_manifest(folder, "dense")
+    kept = [(_path(folder, kind).stat().st_mtime, kind) for kind in FAISS_KINDS if _is_current(folder, kind, manifest)]
+    return max(kept)[1] if kept else None
+
+
 def open_faiss(folder: PathLike, kind: str, *, nprobe: int | None = None) -> FaissSearcher:
     """The faiss index of a dense index folder; built first where there is none that fits."""
     folder = Path(folder)
-    path = folder / f"faiss-{kind}.index"
+    path = _path(folder, kind)
     manifest = open_manifest(folder, "dense")
-    try:
-        about = json.loads(path.with_suffix(".json").read_text("utf-8"))
-    except (OSError, ValueError):
-        about = None
-    is_current = path.is_file() and isinstance(about, dict) and about.get("of") == _identity(manifest)
-    if not is_current:
+    if not _is_current(folder, kind, manifest):
         build_faiss(folder, kind)
     index = read_faiss(path)
     if index.ntotal != manifest.num_passages:
@@ -134,12 +137,25 @@ def open_faiss(folder: PathLike, kind: str, *, nprobe: int | None = None) -> Fai
     return FaissSearcher(index, nprobe)
 
 
+def _path(folder: Path, kind: str) -> Path:
+    return folder / f"faiss-{kind}.index"
+
+
+def _is_current(folder: Path, kind: str, manifest: Manifest) -> bool:
+    path = _path(folder, kind)
+    try:
+        about = json.loads(path.with_suffix(".json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return path.is_file() and isinstance(about, dict) and about.get("of") == _identity(manifest)
+
+
 def _identity(manifest: Manifest) -> dict[str, Any]:
     return {"corpus_sha256": manifest.corpus_sha256, "settings": manifest.settings}
 
 
 def _save(folder: Path, kind: str, index: Any, manifest: Manifest, recipe: str) -> Path:
-    path = folder / f"faiss-{kind}.index"
+    path = _path(folder, kind)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     about = {"of": _identity(manifest), "recipe": recipe}
     try:

@@ -8,6 +8,7 @@ wrong comes out as a `SearchError`, worth repeating or not, without secrets in i
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
@@ -138,6 +139,7 @@ def without_secrets(url: str) -> str:
     return f"{before}://{authority}{slash}{path.partition('?')[0].partition('#')[0]}"
 
 
+@functools.lru_cache(maxsize=1024)  # a server asks this of every request
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach `host`."""
     if host.lower() == "localhost" or host.lower().endswith(".localhost"):

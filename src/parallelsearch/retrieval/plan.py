@@ -12,7 +12,7 @@ from typing import Any
 
 from parallelsearch.errors import UsageError, nearest
 from parallelsearch.retrieval.faiss_index import HNSW_LINKS, default_nlist
-from parallelsearch.retrieval.vectors import CHUNK_FLOATS, CHUNK_SCORES, check_dtype
+from parallelsearch.retrieval.vectors import CHUNK_FLOATS, CHUNK_SCORES, GPU_CHUNK_SCORES, check_dtype
 
 KINDS = ("bm25", "dense", "hybrid")
 SEARCHES = ("exact", "flat", "ivf", "hnsw")
@@ -30,11 +30,18 @@ TERM_DISK_BYTES, TERM_MEMORY_BYTES = 27, 130
 # writing the passages alone 0.0073 ms without parsing; parsing JSON Lines adds about as much as writing.
 BM25_S_PER_PASSAGE = 0.126e-3
 READ_S_PER_PASSAGE = 0.03e-3
-# all-MiniLM-L6-v2, passages of 100 words, 2 cores of the same machine, float32, idle: 256 texts in 4.9 s.
-CPU_ENCODE_PER_S = 52.0
+# benchmarks/growth.py, even draws of 30,000 / 100,000 / 305,293 passages, one query at a time, k 3: 0.13 / 0.20 / 0.34 ms.
+# A straight line through the three.
+BM25_QUERY_S, BM25_QUERY_S_PER_PASSAGE = 0.117e-3, 0.75e-9
+# Passages of about 100 words encoded a second, by the number of dimensions of the encoder: all-MiniLM-L6-v2 (384) and
+# all-mpnet-base-v2 (768). CPU: 256 passages by MiniLM in float32 on 2 idle cores of the same machine, 4.9 s. GPU: all 305,293
+# passages in float16 in batches of 512 on one NVIDIA H200, `benchmarks/recall.py --device cuda`: their number by its
+# `build_s`. A dimension that is not here is scaled from the nearest by the number of weights; an empty table says nothing.
+CPU_ENCODE_PER_S: dict[int, float] = {384: 52.0}
+GPU_ENCODE_PER_S: dict[int, float] = {}
 # The weights outside the embedding table, against MiniLM-L6's 10.6 million: the work for a token grows with them.
 WORK_BY_DIM = {384: 1.0, 768: 8.0, 1024: 28.0}
-# benchmarks/dense.py, 305,299 x 384 on the same 2 cores, idle: one query 18 ms, a batch of 64 in 127 ms.
+# benchmarks/dense.py --only speed, 305,299 x 384 in float32 on the same 2 cores: one query 18 ms, 64 at once 127 ms.
 CPU_BYTES_PER_S_ONE_QUERY = 305_299 * 384 * 4 / 0.018
 CPU_FLOPS = 305_299 * 384 * 64 * 2 / 0.127
 # Python with torch, sentence-transformers and a small encoder, resident.
@@ -157,7 +164,7 @@ def _bm25(num_passages: int, scale: float) -> Plan:
         mapped_bytes=postings + passages,
         gpu_bytes=None,
         build_s=num_passages * BM25_S_PER_PASSAGE * scale,
-        query_s=None,
+        query_s=BM25_QUERY_S + BM25_QUERY_S_PER_PASSAGE * num_passages * scale,
         notes=["keyword build time is that of one core; the time of a query depends on how common its words are"],
     )
 
@@ -174,7 +181,7 @@ def _dense(
     query_s: float | None = None
     working = CHUNK_SCORES * 4 + (0 if dtype == "float32" else CHUNK_FLOATS * 4)
     if search == "exact" and num_gpus:
-        gpu = vectors / num_gpus + 2.0 * CHUNK_FLOATS * 4 + 1e9
+        gpu = vectors / num_gpus + 4.0 * (CHUNK_FLOATS + 2 * GPU_CHUNK_SCORES) + 1e9
         notes.append("GPU memory: the share of the vectors, two chunks of work and 1 GB for the encoder")
     elif search in ("exact", "flat"):
         mapped += vectors
@@ -194,21 +201,32 @@ def _dense(
         notes.append("hnsw is read into memory; building its graph takes hours for millions of passages")
     build_s: float | None = None
     rate = encode_per_s
-    if rate is None and not num_gpus:
-        work = WORK_BY_DIM.get(dim, (dim / 384) ** 3)
-        rate = CPU_ENCODE_PER_S / work
-        notes.append(
-            f"encoding on 2 CPU cores at {rate:.3g} passages a second"
-            + ("" if dim == 384 else ", scaled from MiniLM by the number of weights")
-        )
-    elif rate is None:
-        notes.append("encoding on a GPU was not measured here: give encode_per_s from a short run")
+    if rate is None:
+        rate, note = _encoding_rate(dim, num_gpus)
+        notes.append(note)
     if rate is not None:
         if rate <= 0:
             raise UsageError(f"encode_per_s is passages a second, more than 0, not {rate}")
         build_s = num_passages * (scale / rate + READ_S_PER_PASSAGE * scale)
     settings = {"dim": dim, "dtype": dtype, "search": search, "num_gpus": num_gpus}
     return Plan("dense", num_passages, settings, disk, memory, mapped, gpu, build_s, query_s, notes)
+
+
+def _encoding_rate(dim: int, num_gpus: int) -> tuple[float | None, str]:
+    """Passages a second, as far as it was measured, and what that rests on. A build encodes on one GPU."""
+    measured, where = (GPU_ENCODE_PER_S, "one H200") if num_gpus else (CPU_ENCODE_PER_S, "2 CPU cores")
+    if not measured:
+        return None, f"encoding on {where} was not measured: give encode_per_s from a short run"
+    nearest_dim = min(measured, key=lambda known: abs(known - dim))
+    rate = measured[nearest_dim] * _work(nearest_dim) / _work(dim)
+    scaled = (
+        "" if nearest_dim == dim else f", scaled from an encoder of {nearest_dim} dimensions by the number of weights"
+    )
+    return rate, f"encoding on {where} at {rate:.3g} passages a second{scaled}"
+
+
+def _work(dim: int) -> float:
+    return WORK_BY_DIM.get(dim, (dim / 384) ** 3)
 
 
 def _joined(lexical: Plan, dense: Plan) -> Plan:
@@ -226,7 +244,7 @@ def _joined(lexical: Plan, dense: Plan) -> Plan:
         mapped_bytes=lexical.mapped_bytes + dense.mapped_bytes,
         gpu_bytes=dense.gpu_bytes,
         build_s=build_s,
-        query_s=dense.query_s,
+        query_s=None if dense.query_s is None or lexical.query_s is None else lexical.query_s + dense.query_s,
         notes=lexical.notes + dense.notes,
     )
 

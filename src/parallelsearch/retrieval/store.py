@@ -239,7 +239,8 @@ class PassageStore(Sequence[Passage]):
         try:
             with open(self._path, "rb") as file:
                 self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._ends = np.memmap(Path(folder) / OFFSETS, dtype=_OFFSET_TYPE, mode="r")
+            # A plain view: an item of a memmap costs several times as much.
+            self._ends = np.asarray(np.memmap(Path(folder) / OFFSETS, dtype=_OFFSET_TYPE, mode="r"))
         except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
             raise IndexDamagedError(f"the passages of the index '{folder}' cannot be read ({error})") from error
         if len(self._ends) < 2 or self._ends[0] != 0 or self._ends[-1] != len(self._bytes):
@@ -260,7 +261,7 @@ class PassageStore(Sequence[Passage]):
     def get(self, row: int) -> Passage:
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {len(self)} passages")
-        data = self._bytes[int(self._ends[row]) : int(self._ends[row + 1])]
+        data = self._bytes[self._ends.item(row) : self._ends.item(row + 1)]
         try:
             return Passage(*json.loads(data))
         except (ValueError, TypeError) as error:

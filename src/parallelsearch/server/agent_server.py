@@ -19,14 +19,15 @@ from parallelsearch import __version__
 from parallelsearch.demo import DemoPolicy
 from parallelsearch.errors import require
 from parallelsearch.policy.base import Policy
-from parallelsearch.retrieval.http_client import is_loopback
 from parallelsearch.search import Search
 from parallelsearch.server import chat_api
 from parallelsearch.server.answering import GRACE_S, AgentSettings, Answering
 from parallelsearch.server.chat_api import AskOptions, ChatRequest, read_chat_request
-from parallelsearch.server.chatting import Chat, json_response
-from parallelsearch.server.limits import TOKEN_ENV, RefusalError, is_authorized
-from parallelsearch.server.search_server import body_of, serve_app
+from parallelsearch.server.chatting import Chat
+from parallelsearch.server.endpoints import PAGE_HEADERS, body_of, json_response, refusal_headers
+from parallelsearch.server.limits import NOT_MY_NAME, RefusalError, check_caller, is_own_name
+from parallelsearch.server.openapi import agent_openapi
+from parallelsearch.server.running import serve_app
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -40,15 +41,6 @@ PAGE_FILES = {
     "/lane.js": ("lane.js", "text/javascript; charset=utf-8"),
     "/waterfall.js": ("waterfall.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
-}
-PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",
 }
 _EXAMPLES_OF_EACH_KIND = 2
 
@@ -65,6 +57,7 @@ def create_agent_app(
     require("starlette", "serve")
     require("prometheus_client", "serve")
     from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
     from starlette.routing import BaseRoute, Route
 
     settings = settings or AgentSettings()
@@ -84,15 +77,10 @@ def create_agent_app(
     ]
     mcp_app: Any = None
     if importlib.util.find_spec("mcp") is not None:
-        from parallelsearch.server.mcp_server import TokenGate, create_mcp_server
+        from parallelsearch.server.mcp_server import Gate, create_mcp_server, http_app
 
-        mcp_app = create_mcp_server(search, settings=settings, answering=answering).streamable_http_app(
-            json_response=True,
-            stateless_http=True,
-            max_request_body_size=settings.max_body_bytes,
-            host=settings.host,
-        )
-        routes.append(Route("/mcp", TokenGate(mcp_app, settings.token)))
+        mcp_app = http_app(create_mcp_server(search, settings=settings, answering=answering), settings)
+        routes.append(Route("/mcp", Gate(mcp_app, settings)))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -102,7 +90,7 @@ def create_agent_app(
                 await stack.enter_async_context(mcp_app.router.lifespan_context(mcp_app))
             yield
 
-    return Starlette(routes=routes, lifespan=lifespan)
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_such_route})
 
 
 def run_agent_server(
@@ -138,7 +126,7 @@ class _Handlers:
         self._page = files("parallelsearch.server") / "page"
 
     async def chat(self, request: Request) -> Response:
-        work = Chat(self.answering, self.metrics)
+        work = Chat(self.answering, self.metrics, request.headers)
         try:
             self.check(request)
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -156,17 +144,7 @@ class _Handlers:
 
     def check(self, request: Request) -> None:
         """`RefusalError` for a name the server does not go by, or a missing token."""
-        if not self.is_own_name(request.headers.get("host", "")):
-            raise RefusalError(421, "this server does not go by that name; see allowed_hosts")
-        if not is_authorized(request.headers.get("authorization"), self.settings.token):
-            raise RefusalError(401, f"a bearer token is needed: Authorization: Bearer <the value of {TOKEN_ENV}>")
-
-    def is_own_name(self, host: str) -> bool:
-        """Whether a page of another site may have rebound its name to this machine: not with the names allowed here."""
-        name = (host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host).strip("[]").lower()
-        if self.settings.allowed_hosts:
-            return name in self.settings.allowed_hosts
-        return not is_loopback(self.settings.host) or name in ("", "localhost") or is_loopback(name)
+        check_caller(request.headers.get("host", ""), request.headers.get("authorization"), self.settings)
 
     def known_model(self, asked: ChatRequest) -> ChatRequest:
         plain, sequential = self.model_names
@@ -189,8 +167,10 @@ class _Handlers:
         return self.guarded(request, one)
 
     async def health(self, request: Request) -> Response:
+        """Alive or not is for everybody, the rest for those who may ask."""
         state: dict[str, Any] = {"status": "ok", "uptime_s": round(time.monotonic() - self.started_s, 1)}
-        if is_authorized(request.headers.get("authorization"), self.settings.token):
+        with contextlib.suppress(RefusalError):
+            self.check(request)
             state |= {
                 "pending_questions": self.answering.pending.num_pending,
                 "policy": self.answering.policy.describe(),
@@ -229,7 +209,7 @@ class _Handlers:
         )
 
     async def openapi(self, request: Request) -> Response:
-        return self.guarded(request, _openapi)
+        return self.guarded(request, lambda: agent_openapi(self.settings, self.model_names))
 
     def guarded(self, request: Request, make: Callable[[], Any]) -> Response:
         try:
@@ -244,9 +224,9 @@ class _Handlers:
         async def send(request: Request) -> Response:
             from starlette.responses import Response
 
-            if not self.is_own_name(request.headers.get("host", "")):
-                return _refused(RefusalError(421, "this server does not go by that name; see allowed_hosts"))
-            return Response(content, headers={**PAGE_HEADERS, "Content-Type": kind})
+            if not is_own_name(request.headers.get("host", ""), self.settings):
+                return _refused(RefusalError(421, NOT_MY_NAME))
+            return Response(content, headers={**PAGE_HEADERS, "Cache-Control": "no-cache", "Content-Type": kind})
 
         return send
 
@@ -255,10 +235,11 @@ class _Handlers:
 
 
 def _refused(error: RefusalError) -> Response:
-    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
-    if error.retry_after_s is not None:
-        headers["Retry-After"] = str(error.retry_after_s)
-    return json_response(chat_api.error_body(error.status, str(error)), error.status, headers)
+    return json_response(chat_api.error_body(error.status, str(error)), error.status, refusal_headers(error))
+
+
+async def _no_such_route(request: Request, error: Any) -> Response:
+    return json_response(chat_api.error_body(error.status_code, error.detail), error.status_code, error.headers)
 
 
 def _demo_examples() -> list[str]:
@@ -271,34 +252,6 @@ def _demo_examples() -> list[str]:
         if len(of_kind) < _EXAMPLES_OF_EACH_KIND:
             of_kind.append(question.question)
     return [question for questions in chosen.values() for question in questions]
-
-
-def _openapi() -> dict[str, Any]:
-    """The chat endpoint for programs that read OpenAPI; the answer is OpenAI's, with one more field."""
-    schema = chat_api.ChatBody.model_json_schema(ref_template="#/components/schemas/{model}")
-    parts = schema.pop("$defs", {})
-    body = {"required": True, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ChatBody"}}}}
-    said = {"application/json": {"schema": {"type": "object"}}}
-    ok = {
-        "200": {"description": "the answer", "content": {**said, "text/event-stream": {"schema": {"type": "string"}}}}
-    }
-    refused = {
-        status: {"description": what, "content": said}
-        for status, what in {
-            "400": "not JSON", "401": "a token is needed", "404": "no such model", "413": "the body is too long",
-            "415": "not application/json", "422": "refused, and why", "429": "full; see Retry-After",
-            "500": "the policy broke", "502": "the policy failed", "504": "the policy did not come back",
-        }.items()
-    }  # fmt: skip
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "parallelsearch agent", "version": __version__},
-        "paths": {
-            "/v1/chat/completions": {"post": {"requestBody": body, "responses": {**ok, **refused}}},
-            "/v1/models": {"get": {"responses": {"200": {"description": "the models", "content": said}}}},
-        },
-        "components": {"schemas": {**parts, "ChatBody": schema}},
-    }
 
 
 __all__ = ["AgentSettings", "AskOptions", "create_agent_app", "run_agent_server"]

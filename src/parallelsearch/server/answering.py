@@ -1,7 +1,8 @@
 """A question within a server's limits: run the rollout, then say what the answer is and what it rests on.
 
 Shared by the chat endpoint and the MCP tool. At most `max_concurrent` questions are taken at a time. With `abstain` the
-agent says so where there is no answer, or where no passage at all was found to rest one on. Knows nothing of HTTP.
+agent says so where there is no answer, where no passage was found, or where none of them holds the answer. Where
+OpenTelemetry is installed and set up, each question is a span. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from parallelsearch.server.chat_api import AskOptions, ChatLimits
 from parallelsearch.server.citing import Citation, Source, cite, sources_of, thoughts_of
 from parallelsearch.server.limits import PendingQueries, RefusalError, ServerSettings
 from parallelsearch.server.live_events import shortened
+from parallelsearch.telemetry import is_traced, traced
 from parallelsearch.trajectory import Trajectory
 
 GRACE_S = 5.0
@@ -28,6 +30,7 @@ GRACE_S = 5.0
 
 _log = logging.getLogger("parallelsearch.server")
 
+Abstained = Literal["no_answer", "no_evidence", "unsupported"]
 _NO_ANSWER = {
     "max_turns": "the searches allowed did not lead to one",
     "max_tokens": "there was no room left to go on",
@@ -54,8 +57,6 @@ class AgentSettings(ServerSettings):
     keep_alive_s: float = 15.0
     abstain: bool = False
     examples: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
-    """Names under which the server may be called; empty: this machine's own names when it listens on loopback."""
 
     def __post_init__(self) -> None:
         ServerSettings.__post_init__(self)
@@ -77,7 +78,7 @@ class Reply:
     trajectory: Trajectory
     content: str
     finish: Literal["stop", "length"]
-    abstained: Literal["no_answer", "no_evidence"] | None
+    abstained: Abstained | None
     sources: list[Source]
     citations: list[Citation]
     invalid_citations: list[int]
@@ -142,12 +143,34 @@ class Answering:
         context: str = "",
         sampling: Sampling | None = None,
         on_event: Callable[[Event], None] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Run the rollout. Raises `RefusalError` 502 where the policy failed and 504 where it did not come back."""
+        """Run the rollout. Raises `RefusalError` 502 where the policy failed and 504 where it did not come back.
+        `headers` of the request may name the span it belongs to."""
         limits = limits or self.limits_for(options)
+        with contextlib.ExitStack() as spans:
+            if is_traced():
+                writer = traced(on_event, records_text=self.settings.logs_queries, headers=headers)
+                on_event = spans.enter_context(writer)
+            trajectory = await self._roll_out(question, options, limits, context, sampling, on_event)
+            if trajectory.stop == "error":
+                raise RefusalError(502, trajectory.error or "the policy failed")
+        abstain = self.settings.abstain if options.abstain is None else options.abstain
+        return reply_of(trajectory, abstain)
+
+    async def _roll_out(
+        self,
+        question: str,
+        options: AskOptions,
+        limits: Limits,
+        context: str,
+        sampling: Sampling | None,
+        on_event: Callable[[Event], None] | None,
+    ) -> Trajectory:
+        """The rollout, with what it may raise as a `RefusalError`."""
         try:
             async with asyncio.timeout((limits.timeout_s or self.settings.timeout_s) + GRACE_S):
-                trajectory = await rollout(
+                return await rollout(
                     question,
                     self.policy_for(options),
                     self.search,
@@ -167,10 +190,6 @@ class Answering:
             # A policy's bug is for the log; who asks learns that it is not their fault, and no more.
             _log.exception("the policy broke")
             raise RefusalError(500, f"the policy broke ({type(error).__name__}); the log has more") from error
-        if trajectory.stop == "error":
-            raise RefusalError(502, trajectory.error or "the policy failed")
-        abstain = self.settings.abstain if options.abstain is None else options.abstain
-        return reply_of(trajectory, abstain)
 
     async def aclose(self) -> None:
         await self.search.aclose()
@@ -191,6 +210,9 @@ def reply_of(trajectory: Trajectory, abstain: bool = False) -> Reply:
     if abstain and not sources:
         sentence = "I found no passage about this, so I have nothing to rest an answer on."
         return Reply(trajectory, sentence, "stop", "no_evidence", [], [], cited.invalid_numbers)
+    if abstain and not cited.is_supported:
+        sentence = "None of the passages I found says so, so I would rather not answer."
+        return Reply(trajectory, sentence, "stop", "unsupported", sources, [], cited.invalid_numbers)
     return Reply(trajectory, cited.text, finish, None, sources, cited.citations, cited.invalid_numbers)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from parallelsearch import grammar
 from parallelsearch.server.limits import RefusalError
@@ -21,8 +21,15 @@ EXTRA = "parallelsearch"
 SEQUENTIAL_SUFFIX = "-sequential"
 
 
-class _Part(BaseModel):
-    type: str
+_KNOWN_PARTS = ("text", "refusal")
+# To JSON, and to a client in a language with one kind of number, 3.0 is a whole number.
+_WHOLE = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+class ContentPart(BaseModel):
+    """A piece of a message; only text is understood."""
+
+    type: Annotated[str, Field(json_schema_extra={"enum": list(_KNOWN_PARTS)})]
     text: str | None = None
 
 
@@ -30,7 +37,7 @@ class ChatMessage(BaseModel):
     """One message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[_Part] | None = None
+    content: str | list[ContentPart] | None = None
 
 
 class AskOptions(BaseModel):
@@ -39,36 +46,42 @@ class AskOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     sequential: Annotated[bool, Field(description="prompt for one search at a time")] = False
-    k: Annotated[int | None, Field(ge=1, description="hits for each sub-query")] = None
-    max_turns: Annotated[int | None, Field(ge=1, description="turns that may search; one more must answer")] = None
+    k: Annotated[int, Field(ge=1, description="hits for each sub-query"), _WHOLE] | None = None
+    max_turns: Annotated[int, Field(ge=1, description="turns that may search; one more must answer"), _WHOLE] | None = (
+        None
+    )
     timeout_s: Annotated[float | None, Field(gt=0, description="seconds until the best answer so far is given")] = None
     abstain: Annotated[bool | None, Field(description="say so instead of answering without evidence")] = None
     fresh: Annotated[bool, Field(description="ask the search backend itself, not the cache, to time it")] = False
     events: Annotated[bool, Field(description="stream what happens beside the answer")] = True
 
 
-class _StreamOptions(BaseModel):
-    include_usage: bool = False
+class StreamOptions(BaseModel):
+    """What a stream holds beside the answer."""
+
+    model_config = ConfigDict(strict=True)
+
+    include_usage: Annotated[bool, Field(description="end with a chunk that counts tokens")] = False
 
 
 class ChatBody(BaseModel):
     """The body of `POST /v1/chat/completions`. Fields that change nothing here are accepted and ignored."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True)
 
     model: str
     messages: list[ChatMessage] = Field(min_length=1)
     stream: bool | None = False
-    stream_options: _StreamOptions | None = None
+    stream_options: StreamOptions | None = None
     temperature: Annotated[float | None, Field(ge=0, le=2)] = None
     top_p: Annotated[float | None, Field(gt=0, le=1)] = None
-    seed: int | None = None
-    max_tokens: Annotated[int | None, Field(ge=1, description="of one turn of the model")] = None
-    max_completion_tokens: Annotated[int | None, Field(ge=1, description="of one turn of the model")] = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63), _WHOLE] | None = None
+    max_tokens: Annotated[int, Field(ge=1, description="of one turn of the model"), _WHOLE] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, description="of one turn of the model"), _WHOLE] | None = None
     parallelsearch: AskOptions | None = None
 
 
-_CANNOT: dict[str, tuple[Any, ...]] = {
+CANNOT: dict[str, tuple[Any, ...]] = {
     # What would change the meaning of the answer and is not done here, with the values that ask for nothing.
     "n": (None, 1),
     "tools": (None, []),
@@ -118,8 +131,9 @@ def read_chat_request(body: bytes, limits: ChatLimits) -> ChatRequest:
             ) from None
         where = ".".join(str(part) for part in first["loc"])
         raise RefusalError(422, f"{where or 'the body'}: {first['msg']}") from None
-    for name, harmless in _CANNOT.items():
-        if (parsed.model_extra or {}).get(name) not in harmless:
+    for name, harmless in CANNOT.items():
+        asked = (parsed.model_extra or {}).get(name)
+        if not any(type(asked) is type(value) and asked == value for value in harmless):  # 1 == True, in Python
             raise RefusalError(422, f"{name}: this server does not do that; leave it out")
     if len(parsed.messages) > limits.max_messages:
         raise RefusalError(422, f"messages: there are {len(parsed.messages)}, the limit is {limits.max_messages}")
@@ -146,7 +160,7 @@ def _text_of(message: ChatMessage, number: int) -> str:
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     for part in message.content:
-        if part.type not in ("text", "refusal"):
+        if part.type not in _KNOWN_PARTS:
             raise RefusalError(422, f"messages.{number}.content: only text is understood, not {part.type[:40]!r}")
     return "\n".join(part.text or "" for part in message.content)
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from parallelsearch.policy.base import Sampling
@@ -20,6 +19,7 @@ from parallelsearch.rollout import Event, Limits
 from parallelsearch.server import chat_api
 from parallelsearch.server.answering import Answering, Reply, summary_of, usage_of
 from parallelsearch.server.chat_api import ChatRequest, ChunkWriter
+from parallelsearch.server.endpoints import API_HEADERS, json_response
 from parallelsearch.server.limits import RefusalError
 from parallelsearch.server.live_events import EventWriter
 
@@ -31,23 +31,24 @@ if TYPE_CHECKING:
 _log = logging.getLogger("parallelsearch.server")
 T = TypeVar("T")
 
-API_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _CLIENT_GONE = 499
 
 
 TEXT_INTERVAL_S = 0.03
 """Text being written goes out this often; nobody reads faster."""
-MAX_TEXTS_PER_S = 700
+MAX_TEXTS_PER_S = 300
 """Over all streams together: with many of them each gets its text less often, so that what happens still goes out at once
 (a send costs more than everything else a piece of text needs)."""
+RESULT_WAIT_S = 0.01
+"""The results of searches that end together go out together."""
 
 
 class ClientGoneError(Exception):
     """Nobody waits for the answer any more."""
 
 
-class _Feed:
-    """Events on their way to one client: searches and their results go out at once, the rest with them or a little later."""
+class Feed:
+    """Events on their way to one client: a search goes out at once, everything else with it or a little later."""
 
     def __init__(self, text_interval_s: float) -> None:
         self._text_interval_s = text_interval_s
@@ -62,10 +63,10 @@ class _Feed:
 
     def put(self, event: Event) -> None:
         self._events.append(event)
-        if event.kind in ("query", "result"):
+        if event.kind == "query":
             self._ring()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._text_interval_s, self._ring)
+        else:
+            self._ring_within(RESULT_WAIT_S if event.kind == "result" else self._text_interval_s)
 
     async def take(self) -> list[Event]:
         """What has come since the last time; waits until there is something, or the end."""
@@ -78,6 +79,15 @@ class _Feed:
         self._is_closed = True
         self._ring()
 
+    def _ring_within(self, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        at_s = loop.time() + wait_s
+        if self._timer is not None and self._timer.when() <= at_s:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(at_s, self._ring)
+
     def _ring(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -88,7 +98,8 @@ class _Feed:
 class Chat:
     """One question on its way: whole or streamed, counted and logged once."""
 
-    def __init__(self, answering: Answering, metrics: AgentMetrics) -> None:
+    def __init__(self, answering: Answering, metrics: AgentMetrics, headers: Mapping[str, str]) -> None:
+        self.headers = headers
         self.answering, self.settings, self.metrics = answering, answering.settings, metrics
         self.start_s, self.started_unix_s = time.perf_counter(), time.time()
         self.question = ""
@@ -111,6 +122,7 @@ class Chat:
             context=asked.context,
             sampling=sampling,
             on_event=on_event,
+            headers=self.headers,
         )
 
     async def whole(self, asked: ChatRequest, limits: Limits, receive: Callable[[], Awaitable[Any]]) -> Response:
@@ -138,14 +150,19 @@ class Chat:
         class Streamed(Response):
             async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
                 with place:
-                    await chat.stream(asked, limits, receive, send)
+                    await chat.stream(asked, limits, receive, send, place.close)
 
         return Streamed()
 
-    async def stream(self, asked: ChatRequest, limits: Limits, receive: Any, send: Any) -> None:
-        feed = _Feed(max(TEXT_INTERVAL_S, self.answering.pending.num_pending / MAX_TEXTS_PER_S))
+    async def stream(
+        self, asked: ChatRequest, limits: Limits, receive: Any, send: Any, leave: Callable[[], None]
+    ) -> None:
+        feed = Feed(max(TEXT_INTERVAL_S, self.answering.pending.num_pending / MAX_TEXTS_PER_S))
         self.started_unix_s = time.time()
         task: asyncio.Task[Reply] = asyncio.create_task(self.answer(asked, limits, feed.put))
+        # The place is free when the question is answered: who has read the answer may ask again at once, however busy
+        # the server is.
+        task.add_done_callback(lambda _: leave())
         task.add_done_callback(lambda _: feed.close())
         gone = asyncio.create_task(_client_gone(receive))
         gone.add_done_callback(lambda _: task.cancel())
@@ -157,7 +174,7 @@ class Chat:
             await _cancel(task, gone)
             feed.close()
 
-    async def send_all(self, asked: ChatRequest, task: asyncio.Task[Reply], feed: _Feed, send: Any) -> None:
+    async def send_all(self, asked: ChatRequest, task: asyncio.Task[Reply], feed: Feed, send: Any) -> None:
         settings, chunks = self.settings, ChunkWriter(self.id, asked.body.model, self.created)
         writer = EventWriter(settings.max_hit_chars, self.started_unix_s)
 
@@ -187,7 +204,7 @@ class Chat:
                     pieces.append(chunks.chunk(delta, extra={"event": event}))
                 elif delta:
                     pieces.append(chunks.chunk(delta))
-            if pieces:
+            if pieces and not feed.is_over:  # else they go with the answer
                 await out(b"".join(pieces))
                 pieces = []
         if task.cancelled():
@@ -196,7 +213,7 @@ class Chat:
         try:
             reply = task.result()
         except RefusalError as error:
-            await out(chunks.error(error.status, str(error)) + ChunkWriter.DONE, more=False)
+            await out(b"".join([*pieces, chunks.error(error.status, str(error)), ChunkWriter.DONE]), more=False)
             self.end(error.status, refusal=str(error))
             return
         await out(b"".join(pieces) + self.last_chunks(asked, reply, chunks), more=False)
@@ -226,6 +243,7 @@ class Chat:
             trajectory = reply.trajectory
             self.metrics.answered(trajectory, reply.abstained is not None)
             fields |= {
+                "rollout_ms": round((trajectory.elapsed_s or 0.0) * 1000, 2),
                 "stop": trajectory.stop,
                 "num_llm_calls": trajectory.num_llm_calls,
                 "num_searches": trajectory.num_searches,
@@ -261,10 +279,3 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    from starlette.responses import Response
-
-    content = json.dumps(value, default=str).encode("ascii")
-    return Response(content, status, {**API_HEADERS, **(headers or {})}, media_type="application/json")

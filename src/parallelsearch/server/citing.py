@@ -1,8 +1,8 @@
 """Which passages an answer rests on: the sources the model was shown, and the citations among them.
 
 A source has the number under which the model saw it. A citation is a number the model wrote, `[2]`, that names a source
-which was really shown, or a source that holds the answer word for word. A number that names nothing is no citation: it
-is taken out of the answer and reported. Nothing here judges whether a passage proves the answer.
+which was really shown, or a source that holds the answer, or a part of a list, word for word. A number that names nothing
+is no citation: it is taken out of the answer and reported. Nothing here judges whether a passage proves the answer.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from parallelsearch.observation import ObservationWriter
 from parallelsearch.trajectory import Trajectory
 
 _NUMBERS = re.compile(r"\s*\[(\d{1,4}(?:\s*,\s*\d{1,4})*)\]")
+_BETWEEN_PARTS = re.compile(r"[,;&]|\band\b", re.IGNORECASE)
 _NO_LIMIT = 1_000_000_000
 _SAYS_NOTHING = ("yes", "no", "noanswer", "")
 
@@ -47,11 +48,13 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class Cited:
-    """An answer's text without dead numbers, and what it cites."""
+    """An answer's text without dead numbers, and what it cites. It is supported if a source holds its words, or if it names
+    one itself: a number in a thought says only what the model looked at. Of yes and no nothing can be told."""
 
     text: str
     citations: list[Citation] = field(default_factory=list)
     invalid_numbers: list[int] = field(default_factory=list)
+    is_supported: bool = True
 
 
 def web_url(url: str | None) -> str | None:
@@ -92,22 +95,37 @@ def sources_of(trajectory: Trajectory) -> list[Source]:
 def cite(answer: str, trajectory: Trajectory, sources: list[Source]) -> Cited:
     """Check the numbers in the model's thoughts and answer against what it was shown."""
     known = {source.number: source for source in sources}
-    written: list[int] = []
-    for segment in trajectory.segments:
-        if segment.author == "model":
-            for match in _NUMBERS.finditer(segment.text):
-                written += [int(number) for number in match[1].split(",")]
-    numbers = [number for number in dict.fromkeys(written) if number in known]
-    citations = [_citation(known[number], "cited") for number in numbers]
-    wanted = normalise(_NUMBERS.sub("", answer))
-    if wanted not in _SAYS_NOTHING:
-        citations += [
-            _citation(source, "contains_answer")
-            for source in sources
-            if source.number not in numbers and f" {wanted} " in f" {normalise(f'{source.title} {source.text}')} "
-        ]
-    invalid = [number for number in dict.fromkeys(written) if number not in known]
-    return Cited(_NUMBERS.sub(lambda match: _living(match, known), answer), citations, invalid)
+    texts = [segment.text for segment in trajectory.segments if segment.author == "model"]
+    written = list(dict.fromkeys(number for text in texts for number in _numbers_in(text)))
+    citations = [_citation(known[number], "cited") for number in written if number in known]
+    plain = _NUMBERS.sub("", answer)
+    holding = _holding(plain, sources)
+    citations += [_citation(source, "contains_answer") for source in holding if source.number not in written]
+    return Cited(
+        _NUMBERS.sub(lambda match: _living(match, known), answer),
+        citations,
+        [number for number in written if number not in known],
+        bool(holding) or normalise(plain) in _SAYS_NOTHING or any(number in known for number in _numbers_in(answer)),
+    )
+
+
+def _numbers_in(text: str) -> list[int]:
+    return [int(number) for match in _NUMBERS.finditer(text) for number in match[1].split(",")]
+
+
+def _holding(answer: str, sources: list[Source]) -> list[Source]:
+    """The sources that hold the answer word for word, or else each a part of it (`Paris and Rome`), if none is missing."""
+    parts = [normalise(part) for part in _BETWEEN_PARTS.split(answer)]
+    for wanted in ([normalise(answer)], [part for part in parts if part]):
+        found = {want: [source for source in sources if _holds(source, want)] for want in wanted}
+        if wanted and not any(want in _SAYS_NOTHING or not found[want] for want in wanted):
+            chosen = {source.number for some in found.values() for source in some}
+            return [source for source in sources if source.number in chosen]
+    return []
+
+
+def _holds(source: Source, wanted: str) -> bool:
+    return f" {wanted} " in f" {normalise(f'{source.title} {source.text}')} "
 
 
 def _living(match: re.Match[str], known: dict[int, Source]) -> str:

@@ -1,4 +1,4 @@
-"""What a server takes and what it refuses: settings, checked requests, the bounded queue, the bearer token.
+"""What a server takes and what it refuses: settings, who may ask, checked requests, the bounded queue.
 
 A refusal is a `RefusalError` with a status and a message that names the limit and what was found. Nothing here knows
 the web framework, apart from reading a body with a limit.
@@ -15,8 +15,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from parallelsearch.errors import UsageError
+from parallelsearch.retrieval.http_client import is_loopback
 
 TOKEN_ENV = "PARALLELSEARCH_TOKEN"
+FEWER = "send fewer queries at a time"
+NOT_MY_NAME = (
+    "this server does not go by the name in the Host header; behind a proxy, start it with --allowed-host NAME"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class ServerSettings:
     shutdown_s: float = 30.0
     token: str | None = field(default_factory=lambda: os.environ.get(TOKEN_ENV, "").strip() or None, repr=False)
     logs_queries: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    """Names under which the server may be called; empty: this machine's own names when it listens on loopback."""
 
     def __post_init__(self) -> None:
         for name in ("max_queries", "max_query_chars", "max_k", "max_body_bytes", "body_timeout_s"):
@@ -86,9 +93,12 @@ def read_request(body: bytes, settings: ServerSettings) -> RetrieveRequest:
             raise RefusalError(
                 422, f"query number {i} has {len(query)} characters, the limit is {settings.max_query_chars}"
             )
-    k = value.get("topk") or None  # null and 0 mean the default, as with Search-R1's server
+    k = value.get("topk")
+    if isinstance(k, float) and k.is_integer():
+        k = int(k)  # to JSON, and to a client in a language with one kind of number, 3.0 is a whole number
     if k is not None and (isinstance(k, bool) or not isinstance(k, int)):
         raise RefusalError(422, f'"topk" must be a whole number or null, not {_kind(k)}')
+    k = k or None  # null and 0 mean the default, as with Search-R1's server
     if k is not None and not 1 <= k <= settings.max_k:
         raise RefusalError(422, f'"topk" must be from 1 to {settings.max_k}, not {k}')
     return_scores = value.get("return_scores", False)
@@ -102,9 +112,7 @@ def _kind(value: object) -> str:
     return names.get(type(value), "a number")
 
 
-async def read_body(
-    chunks: AsyncIterator[bytes], declared: str | None, max_bytes: int, hint: str = "send fewer queries at a time"
-) -> bytes:
+async def read_body(chunks: AsyncIterator[bytes], declared: str | None, max_bytes: int, hint: str = FEWER) -> bytes:
     """The body, or `RefusalError` 413 as soon as it is clear that it is too long."""
     too_long = f"the body is over the limit of {max_bytes} bytes; {hint}"
     if declared is not None and declared.isdigit() and int(declared) > max_bytes:
@@ -123,6 +131,24 @@ def is_authorized(header: str | None, token: str | None) -> bool:
         return True
     scheme, _, given = (header or "").partition(" ")
     return hmac.compare_digest(given.strip().encode(), token.encode()) and scheme.lower() == "bearer"
+
+
+def is_own_name(host: str, settings: ServerSettings) -> bool:
+    """Whether a Host header names this server. A page of another site may rebind its own name to this machine, and its
+    visitor's browser then sends that name."""
+    name, _, port = host.rpartition(":")
+    name = (name if port.isdigit() else host).strip("[]").lower()
+    if settings.allowed_hosts:
+        return name in (allowed.lower() for allowed in settings.allowed_hosts)
+    return not is_loopback(settings.host) or name == "" or is_loopback(name)
+
+
+def check_caller(host: str, authorization: str | None, settings: ServerSettings) -> None:
+    """`RefusalError` 421 for a name the server does not go by, 401 without the token it wants."""
+    if not is_own_name(host, settings):
+        raise RefusalError(421, NOT_MY_NAME)
+    if not is_authorized(authorization, settings.token):
+        raise RefusalError(401, f"a bearer token is needed: Authorization: Bearer <the value of {TOKEN_ENV}>")
 
 
 class PendingQueries:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,8 +18,9 @@ from pydantic import BaseModel, Field
 from parallelsearch import __version__
 from parallelsearch.errors import require
 from parallelsearch.search import Found, Search
-from parallelsearch.server.limits import RefusalError, ServerSettings, is_authorized
-from parallelsearch.server.search_server import serve_app
+from parallelsearch.server.endpoints import json_response, refusal_headers
+from parallelsearch.server.limits import RefusalError, ServerSettings, check_caller
+from parallelsearch.server.running import serve_app
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
@@ -201,13 +201,7 @@ async def run_mcp_stdio(
 def create_mcp_app(search: Search, *, settings: ServerSettings | None = None) -> Any:
     """The tools as an ASGI application at `/mcp`, with the bearer token of the settings, if there is one."""
     settings = settings or ServerSettings()
-    server = create_mcp_server(search, settings=settings)
-    app = server.streamable_http_app(
-        json_response=True,
-        stateless_http=True,
-        max_request_body_size=settings.max_body_bytes,
-        host=settings.host,
-    )
+    app = http_app(create_mcp_server(search, settings=settings), settings)
     inner = app.router.lifespan_context
 
     @contextlib.asynccontextmanager
@@ -217,7 +211,22 @@ def create_mcp_app(search: Search, *, settings: ServerSettings | None = None) ->
         await search.aclose()
 
     app.router.lifespan_context = lifespan
-    return TokenGate(app, settings.token)
+    return Gate(app, settings)
+
+
+def http_app(server: MCPServer[None], settings: ServerSettings) -> Any:
+    """The server as an ASGI application without state, for behind a `Gate`. On loopback the SDK refuses other names and
+    origins as well; names that were allowed are the gate's business alone."""
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    names_are_checked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    return server.streamable_http_app(
+        json_response=True,
+        stateless_http=True,
+        max_request_body_size=settings.max_body_bytes,
+        host=settings.host,
+        transport_security=names_are_checked if settings.allowed_hosts else None,
+    )
 
 
 def run_mcp_http(search: Search, settings: ServerSettings | None = None) -> None:
@@ -227,19 +236,19 @@ def run_mcp_http(search: Search, settings: ServerSettings | None = None) -> None
     serve_app(create_mcp_app(search, settings=settings), settings, path="/mcp")
 
 
-class TokenGate:
-    """Lets HTTP requests with the right bearer token through, and everything that is not HTTP."""
+class Gate:
+    """Lets HTTP requests through that name this server and carry its token, and everything that is not HTTP."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]], token: str | None) -> None:
-        self._app, self._token = app, token
+    def __init__(self, app: Callable[..., Awaitable[None]], settings: ServerSettings) -> None:
+        self._app, self._settings = app, settings
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-            if not is_authorized(headers.get("authorization"), self._token):
-                body = json.dumps({"detail": "a bearer token is needed"}).encode()
-                kind = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer")]
-                await send({"type": "http.response.start", "status": 401, "headers": kind})
-                await send({"type": "http.response.body", "body": body})
+            try:
+                check_caller(headers.get("host", ""), headers.get("authorization"), self._settings)
+            except RefusalError as error:
+                response = json_response({"detail": str(error)}, error.status, refusal_headers(error))
+                await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -41,7 +42,8 @@ class ServerMetrics:
 
     def __init__(self, search: Search, pending: PendingQueries) -> None:
         self._registry = registry = CollectorRegistry()
-        self._requests = Counter("parallelsearch_requests", "requests by status", ["status"], registry=registry)
+        requests = Counter("parallelsearch_requests", "requests by status", ["status"], registry=registry)
+        self._of_status = functools.cache(lambda status: requests.labels(str(status)))
         queries = Counter("parallelsearch_queries", "queries by outcome", ["outcome"], registry=registry)
         self._found, self._cached, self._failed = (queries.labels(name) for name in ("found", "cached", "failed"))
         self._seconds = Histogram(
@@ -58,16 +60,18 @@ class ServerMetrics:
         registry.register(SearchStatsCollector(search))
 
     def request(self, status: int, elapsed_s: float, found: list[Found]) -> None:
-        self._requests.labels(str(status)).inc()
+        self._of_status(status).inc()
         self._seconds.observe(elapsed_s)
         if not found:
             return
         self._per_request.observe(len(found))
         num_failed = sum(one.error is not None for one in found)
         num_cached = sum(one.cached for one in found)
-        self._failed.inc(num_failed)
-        self._cached.inc(num_cached)
         self._found.inc(len(found) - num_failed - num_cached)
+        if num_failed:
+            self._failed.inc(num_failed)
+        if num_cached:
+            self._cached.inc(num_cached)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

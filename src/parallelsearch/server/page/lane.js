@@ -27,7 +27,7 @@ export function link(text, url) {
 }
 
 const seconds = (value) => `${value.toFixed(2)} s`;
-const counted = (n, one, many) => `${n} ${n === 1 ? one : many}`;
+export const counted = (n, one, many) => `${n} ${n === 1 ? one : many}`;
 let numLanes = 0;
 
 export class Lane {
@@ -60,10 +60,12 @@ export class Lane {
       pair.append(element("dt", "", name), this.figures[key]);
       list.append(pair);
     }
-    this.answerBox = element("div", "answer");
+    const head = element("div", "lane-head");
+    head.append(heading, list);
+    this.answerBox = element("div", "answer pending");
     this.answerBox.append(element("p", "working", "Working ..."));
     this.turnList = element("ol", "turns");
-    this.root.append(heading, list, this.answerBox, this.turnList, this.waterfall.table);
+    this.root.append(head, this.answerBox, this.waterfall.root, this.turnList);
   }
 
   get nowS() {
@@ -214,6 +216,7 @@ export class Lane {
     const text = content || none[summary.stop] || "No answer.";
     const words = element("p", "answer-text", text);
     if (!content || summary.abstained) words.classList.add("none");
+    this.answerBox.className = content && !summary.abstained ? "answer" : "answer none";
     this.answerBox.replaceChildren(element("h3", "", "Answer"), words);
     const cited = new Map(summary.citations.map((citation) => [citation.number, citation.basis]));
     if (cited.size) {
@@ -240,9 +243,13 @@ export class Lane {
     this.elapsedS = this.nowS;
     this.endModel(this.elapsedS);
     for (const query of this.queries.values()) {
-      if (query.bar.endS === null) this.waterfall.end(query.bar, query.bar.startS, this.elapsedS);
+      if (query.bar.endS === null) {
+        this.waterfall.end(query.bar, query.bar.startS, this.elapsedS);
+        query.state.textContent = "stopped";
+      }
       query.card.classList.remove("searching");
     }
+    this.answerBox.className = "answer none";
     this.answerBox.replaceChildren(element("h3", "", "No answer"), element("p", "answer-text none", message));
     this.announce(`${this.title}: ${message}`);
   }

@@ -1,6 +1,6 @@
 // The form, the streams, and one lane for each way of answering. No library, no network but this server.
 
-import { Lane, element } from "./lane.js";
+import { Lane, counted, element } from "./lane.js";
 
 const byId = (id) => document.getElementById(id);
 const form = byId("ask");
@@ -17,12 +17,13 @@ function headers() {
 }
 
 class Refused extends Error {}
+class NeedsToken extends Refused {}
 
 async function refusal(response) {
   if (response.status === 401) {
     byId("token-row").hidden = false;
     byId("token").focus();
-    return new Refused("This server wants an access token.");
+    return new NeedsToken("This server wants an access token.");
   }
   const body = await response.json().catch(() => null);
   const wait = response.headers.get("retry-after");
@@ -100,7 +101,7 @@ async function ask() {
     run(lane, requestFor(question, ways[number] === "sequential", ways.length === 2), mine.signal).catch((error) => {
       const message = error.name === "AbortError" ? "Stopped." : error instanceof Refused ? error.message : "The server cannot be reached.";
       lane.fail(message);
-      if (mine === abort && error.name !== "AbortError") problem(message);
+      if (mine === abort && error instanceof NeedsToken) problem(message);
       return null;
     }),
   );
@@ -126,12 +127,11 @@ function verdict() {
   if (!one || !other) return;
   const times = other.elapsed_s / Math.max(one.elapsed_s, 0.001);
   const speed = times >= 1 ? `${times.toFixed(1)} times as fast` : `${(1 / times).toFixed(1)} times as slow`;
-  const text =
-    `All at once: ${one.elapsed_s.toFixed(2)} s and ${one.num_llm_calls} LLM calls. ` +
-    `One at a time: ${other.elapsed_s.toFixed(2)} s and ${other.num_llm_calls} LLM calls. At once was ${speed}.`;
-  byId("verdict").textContent = text;
+  const cost = (summary) => `${summary.elapsed_s.toFixed(2)} s and ${counted(summary.num_llm_calls, "LLM call", "LLM calls")}`;
+  const details = `${cost(one)} all at once, ${cost(other)} one at a time.`;
+  byId("verdict").replaceChildren(element("strong", "", `All at once was ${speed}.`), details);
   byId("verdict").hidden = false;
-  say(text);
+  say(`All at once was ${speed}: ${details}`);
 }
 
 function say(text) {

@@ -1,0 +1,64 @@
+"""What the endpoints of all servers share: a body within its limits, JSON out, the headers of pages and of refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from parallelsearch.server.limits import FEWER, RefusalError, ServerSettings, read_body
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+API_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""Of a page: it may load its own files and talk to its own server, and nothing else."""
+
+
+CUT_SHORT = "the connection was closed before the body was complete"
+
+
+async def body_of(request: Request, settings: ServerSettings, hint: str = FEWER) -> bytes:
+    """The body within the limits of size and time, or `RefusalError`."""
+    from starlette.requests import ClientDisconnect
+
+    try:
+        return await body_in_time(request.stream(), request.headers.get("content-length"), settings, hint)
+    except ClientDisconnect:
+        raise RefusalError(400, CUT_SHORT) from None
+
+
+async def body_in_time(
+    chunks: AsyncIterator[bytes], declared: str | None, settings: ServerSettings, hint: str = FEWER
+) -> bytes:
+    """The same of a body that arrives in chunks; `declared` is its length as the client said it."""
+    try:
+        async with asyncio.timeout(settings.body_timeout_s):
+            return await read_body(chunks, declared, settings.max_body_bytes, hint)
+    except TimeoutError:
+        raise RefusalError(408, f"the body did not arrive within {settings.body_timeout_s:g} s") from None
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    from starlette.responses import Response
+
+    content = json.dumps(value, default=str).encode("ascii")
+    return Response(content, status, {**API_HEADERS, **(headers or {})}, media_type="application/json")
+
+
+def refusal_headers(error: RefusalError) -> dict[str, str]:
+    """How to come in, or when to come again."""
+    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(error.retry_after_s)
+    return headers
