@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import tiny_models
+import torch
 
 from parallelsearch.errors import PolicyError, UsageError
 from parallelsearch.policy import models
@@ -91,6 +92,27 @@ def test_a_damaged_model_is_a_plain_message(base: Path) -> None:
         models.load(models.ModelSpec("x", base), "cpu", None)
     with pytest.raises(PolicyError, match="damaged"):
         models.base_hash(base)
+
+
+def test_merged_weights_are_a_plain_folder_that_answers_as_base_and_adapter_do(base: Path, tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    adapter = tmp_path / "stirred"
+    stirred = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    get_peft_model(tiny_models.model(), stirred).save_pretrained(adapter)
+    spec = models.ModelSpec("base", base, adapter)
+    folder = models.write_merged(spec, tmp_path / "new" / "merged")
+    ids = torch.tensor([[3, 1, 4, 1, 5]])
+    expected = models.load(spec, "cpu", torch.float32)[0](input_ids=ids).logits
+    found = models.load(models.parse_spec(str(folder)), "cpu", torch.float32)[0](input_ids=ids).logits
+    torch.testing.assert_close(found, expected)
+    plain = models.load(models.ModelSpec("base", base), "cpu", torch.float32)[0](input_ids=ids).logits
+    assert not torch.allclose(plain, expected)
+    assert [entry.name for entry in folder.parent.iterdir()] == ["merged"]
+    with pytest.raises(UsageError, match="there already"):
+        models.write_merged(spec, folder)
+    with pytest.raises(UsageError, match="no adapter"):
+        models.write_merged(models.ModelSpec("base", base), tmp_path / "x")
 
 
 # ---- hashes ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`coldstart`, `train` and `sweep`: a recipe and its overrides to a run, one line a step; `export`: what a cluster saved."""
+"""`coldstart`, `train` and `sweep`: a recipe and its overrides to a run, one line a step; `export`: a plain model folder."""
 
 from __future__ import annotations
 
@@ -97,19 +97,29 @@ def _train_on_cluster(recipe: Path, overrides: Sequence[str], dry_run: bool, as_
 
 
 def export(
-    checkpoint: Annotated[
-        Path, typer.Argument(help="A verl run's folder (its newest checkpoint), or a global_step_N.")
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="hf:BASE+ADAPTER to merge; or a verl run's folder (its newest checkpoint), or a global_step_N."
+        ),
     ],
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Turn a checkpoint of verl's into a plain model folder that ask, eval and serve take.
+    """Write a plain model folder that ask, eval, serve and other programs take.
 
-    Example: parallelsearch export runs/verl-7b-grpo trained
+    Example: parallelsearch export hf:smollm2-135m+parallel merged
     """
+    if source.startswith("hf:"):
+        from parallelsearch.policy.models import parse_spec, write_merged
+
+        folder = write_merged(parse_spec(source.removeprefix("hf:")), out)
+        result = {"folder": str(folder), "address": f"hf:{folder}"}
+        typer.echo(json.dumps(result) if as_json else f"{source} is now in {folder}\nuse it with: --policy hf:{folder}")
+        return
     from parallelsearch.training.verl.export import export as export_checkpoint
 
-    done = export_checkpoint(checkpoint, out)
+    done = export_checkpoint(Path(source), out)
     if as_json:
         typer.echo(
             json.dumps({"folder": str(done.folder), "address": done.address, "checkpoint": str(done.checkpoint)})

@@ -269,6 +269,29 @@ def load(spec: ModelSpec, device: str, dtype: Any) -> tuple[Any, Any]:
     return model.to(device).eval(), tokenizer
 
 
+def write_merged(spec: ModelSpec, out: Path | str) -> Path:
+    """Base and adapter as one plain model folder, in the base's own precision. It appears only when it is whole."""
+    target = Path(out)
+    if spec.adapter is None:
+        raise UsageError(f"'{spec.name}' has no adapter to merge; name one: hf:{spec.name}+ADAPTER")
+    if target.exists():
+        raise UsageError(f"'{target}' is there already; choose another name or remove it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    record = _read_json(spec.folder / "config.json")
+    name = str(record.get("dtype") or record.get("torch_dtype") or "float32").removeprefix("torch.")
+    model, tokenizer = load(spec, "cpu", getattr(require("torch", "local"), name))
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        with quiet_transformers():
+            model.save_pretrained(str(scratch))
+            tokenizer.save_pretrained(str(scratch))
+        scratch.chmod(0o755)
+        os.replace(scratch, target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return target
+
+
 def _merge_adapter(model: Any, spec: ModelSpec) -> Any:
     peft = require("peft", "local")
     check_adapter(spec)

@@ -25,8 +25,8 @@ from parallelsearch.retrieval.store import PathLike, open_manifest
 
 RRF_K = 5
 DEFAULT_WEIGHTS = (1.5, 1.0)
-"""BM25 and dense, and how fast the weight of a rank falls: chosen on half of 3,604 questions over 305k passages and measured on
-the other half, for two encoders, both ways round (docs/search.md). Equal weights with 60 lose to BM25 alone there."""
+"""BM25 and dense, and how fast the weight of a rank falls: chosen on half of 3,604 questions over 305k passages, measured on
+the other half, both ways round and for two encoders (docs/search.md). Equal weights with 60 lose to BM25 alone there."""
 DEFAULT_DEPTH = 50
 PART_FOLDERS = ("bm25", "dense")
 
