@@ -35,10 +35,11 @@ READ_S_PER_PASSAGE = 0.03e-3
 BM25_QUERY_S, BM25_QUERY_S_PER_PASSAGE = 0.117e-3, 0.75e-9
 # Passages of about 100 words encoded a second, by the number of dimensions of the encoder: all-MiniLM-L6-v2 (384) and
 # all-mpnet-base-v2 (768). CPU: 256 passages by MiniLM in float32 on 2 idle cores of the same machine, 4.9 s. GPU: all 305,293
-# passages in float16 in batches of 512 on one NVIDIA H200, `benchmarks/recall.py --device cuda`: their number by its
-# `build_s`. A dimension that is not here is scaled from the nearest by the number of weights; an empty table says nothing.
+# passages in float16 in batches of 512 on one NVIDIA H200 (`benchmarks/recall.py --device cuda`, its `build_s`: 133.6 and
+# 279.9 s, reading and loading with them). A dimension that is not here is scaled from the nearest by the number of weights;
+# an empty table says nothing.
 CPU_ENCODE_PER_S: dict[int, float] = {384: 52.0}
-GPU_ENCODE_PER_S: dict[int, float] = {}
+GPU_ENCODE_PER_S: dict[int, float] = {384: 2285.0, 768: 1091.0}
 # The weights outside the embedding table, against MiniLM-L6's 10.6 million: the work for a token grows with them.
 WORK_BY_DIM = {384: 1.0, 768: 8.0, 1024: 28.0}
 # benchmarks/dense.py --only speed, 305,299 x 384 in float32 on the same 2 cores: one query 18 ms, 64 at once 127 ms.
@@ -222,7 +223,7 @@ def _encoding_rate(dim: int, num_gpus: int) -> tuple[float | None, str]:
     scaled = (
         "" if nearest_dim == dim else f", scaled from an encoder of {nearest_dim} dimensions by the number of weights"
     )
-    return rate, f"encoding on {where} at {rate:.3g} passages a second{scaled}"
+    return rate, f"encoding on {where} at {rate:,.{0 if rate >= 10 else 1}f} passages a second{scaled}"
 
 
 def _work(dim: int) -> float:

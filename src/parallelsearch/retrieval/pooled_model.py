@@ -63,16 +63,23 @@ class PooledModel:
         pooled: list[Any] = []
         with torch.inference_mode():
             for start in range(0, len(order), batch_size):
-                batch = self._tokenizer.pad(
-                    {"input_ids": [ids[n] for n in order[start : start + batch_size]]}, return_tensors="pt"
-                ).to(self._device)
-                states = self._model(**batch).last_hidden_state
-                pooled.append(self._pool(states, batch["attention_mask"]))
+                padded, mask = self._padded([ids[n] for n in order[start : start + batch_size]])
+                states = self._model(input_ids=padded, attention_mask=mask).last_hidden_state
+                pooled.append(self._pool(states, mask))
             # One transfer at the end: the device never waits for the host between batches.
             together: npt.NDArray[np.float32] = torch.cat(pooled).cpu().numpy()
         found = np.empty_like(together)
         found[order] = together
         return found
+
+    def _padded(self, batch: list[list[int]]) -> tuple[Any, Any]:
+        """Ids and mask on the device, padded on the right; the first is the longest. The tokenizer's own `pad` does 10,000
+        texts a second, fewer than a GPU encodes."""
+        ids = np.full((len(batch), len(batch[0])), self._tokenizer.pad_token_id or 0, np.int64)
+        mask = np.zeros_like(ids)
+        for row, tokens in enumerate(batch):
+            ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
+        return self._torch.from_numpy(ids).to(self._device), self._torch.from_numpy(mask).to(self._device)
 
     def _pool(self, states: Any, mask: Any) -> Any:
         if self.pooling == "cls":
