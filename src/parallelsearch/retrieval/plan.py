@@ -12,7 +12,7 @@ from typing import Any
 
 from parallelsearch.errors import UsageError, nearest
 from parallelsearch.retrieval.faiss_index import HNSW_LINKS, default_nlist
-from parallelsearch.retrieval.vectors import CHUNK_FLOATS, CHUNK_SCORES, GPU_CHUNK_SCORES, check_dtype
+from parallelsearch.retrieval.vectors import CHUNK_FLOATS, CHUNK_SCORES, GPU_CHUNK_FLOATS, GPU_CHUNK_SCORES, check_dtype
 
 KINDS = ("bm25", "dense", "hybrid")
 SEARCHES = ("exact", "flat", "ivf", "hnsw")
@@ -182,7 +182,7 @@ def _dense(
     query_s: float | None = None
     working = CHUNK_SCORES * 4 + (0 if dtype == "float32" else CHUNK_FLOATS * 4)
     if search == "exact" and num_gpus:
-        gpu = vectors / num_gpus + 4.0 * (CHUNK_FLOATS + 2 * GPU_CHUNK_SCORES) + 1e9
+        gpu = vectors / num_gpus + 4.0 * (GPU_CHUNK_FLOATS + 2 * GPU_CHUNK_SCORES) + 1e9
         notes.append("GPU memory: the share of the vectors, two chunks of work and 1 GB for the encoder")
     elif search in ("exact", "flat"):
         mapped += vectors
