@@ -83,7 +83,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/core.py
 
 soak: $(VENV)/.dev
-	$(BIN)/python benchmarks/search_server.py --soak-s 600
+	$(BIN)/python benchmarks/search_server.py --index runs/search-server --soak-s 600
 	$(BIN)/python benchmarks/agent_server.py --soak-s 120 --latency-s 1.0
 
 clean:

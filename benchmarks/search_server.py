@@ -358,6 +358,7 @@ def main() -> None:
     if options.serve:
         serve(options.index, options.workers)
         return
+    options.index.mkdir(parents=True, exist_ok=True)
     size = options.passages or "all"
     index, bare_folder = options.index / f"bm25-{size}", options.index / f"bare-{size}"
     if not index.exists():

@@ -28,7 +28,7 @@ from parallelsearch.errors import (
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.dense import DenseRetriever, build_dense
 from parallelsearch.retrieval.encoder import Encoder
-from parallelsearch.retrieval.hybrid import fuse
+from parallelsearch.retrieval.hybrid import RRF_K, fuse
 from parallelsearch.retrieval.milvus import MilvusRetriever, build_milvus, without_secrets
 from parallelsearch.retrieval.store import corpus_sha256
 
@@ -96,7 +96,7 @@ async def test_hybrid_search_is_the_fusion_of_both(database: str, tiny: Encoder,
     for place, result in enumerate(await hybrid.search_many(queries, 1)):
         assert isinstance(result, list)
         assert result[0].id == fuse([lexical[place], dense[place]], [1.0, 1.0], 1)[0].id
-        assert 0 < result[0].score <= 2 / 61
+        assert 0 < result[0].score <= 2 / (RRF_K + 1) + 1e-6
 
 
 async def test_every_field_comes_back_as_it_was(database: str, opened: list[MilvusRetriever]) -> None:
