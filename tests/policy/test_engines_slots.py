@@ -12,7 +12,7 @@ import torch
 from test_engines import drawn, one, policy, rollout, rollouts, worst_difference
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from parallelsearch.policy import draw, slot_cache
+from parallelsearch.policy import draw, slot_cache, slot_decode
 from parallelsearch.policy.base import Sampling
 from parallelsearch.policy.local import LocalPolicy
 from parallelsearch.policy.slot_decode import Row, SlotDecoder
@@ -254,6 +254,52 @@ def test_grouped_attention_equals_repeated_keys(attend: Any, length: int) -> Non
         query, key.repeat_interleave(3, 1), value.repeat_interleave(3, 1), attn_mask=mask
     )
     assert torch.allclose(attend(query, key, value, mask, None), expected, atol=1e-6)
+
+
+def spans_by_definition(query: Any, keys: Any, values: Any, spans: slot_cache.Spans, scale: float | None) -> Any:
+    """What flash attention computes, row by row: the kernel itself runs on GPUs only."""
+    rows, heads, length, _ = query.shape
+    output = torch.empty_like(query)
+    groups = heads // keys.shape[2]
+    for row in range(rows):
+        first, count = int(spans.starts[row]), int(spans.lengths[row])
+        assert 0 < count <= spans.max_length
+        key, value = (cache.flatten(0, 1)[first : first + count].transpose(0, 1) for cache in (keys, values))
+        mask = torch.arange(count) <= torch.arange(count - length, count)[:, None]
+        output[row] = torch.nn.functional.scaled_dot_product_attention(
+            query[row],
+            key.repeat_interleave(groups, 0),
+            value.repeat_interleave(groups, 0),
+            attn_mask=mask,
+            scale=scale,
+        )
+    return output
+
+
+async def test_attention_over_whole_slots_draws_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything around the kernel: where each row's keys lie, how many count, padding behind the real queries."""
+    net = tiny_models.model()
+    async with policy("slot", net) as made:
+        expected = drawn(await rollouts(made, 6, 0.8))
+    calls: list[int] = []
+
+    def watched(query: Any, *rest: Any) -> Any:
+        calls.append(query.shape[2])
+        return spans_by_definition(query, *rest)
+
+    monkeypatch.setattr(slot_decode, "choose_attention", lambda *_: "flash")
+    monkeypatch.setattr(slot_cache, "flash_attention", watched)
+    async with policy("slot", net) as made:
+        assert drawn(await rollouts(made, 6, 0.8)) == expected
+        assert made.describe()["attention"] == "flash"
+    assert min(calls) == 1, "decoding went through it"
+    assert max(calls) > 1, "later turns went through it"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_without_a_gpu_flash_attention_is_not_chosen(dtype: torch.dtype) -> None:
+    assert not slot_cache.flash_agrees(6, 2, 16, dtype, torch.device("cpu"))
+    assert slot_cache.choose_attention(6, 2, 16, dtype, torch.device("cpu")) == "folded"
 
 
 def test_the_registered_names_keep_padding_masks() -> None:
