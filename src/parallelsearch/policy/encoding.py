@@ -5,10 +5,11 @@ The local engine samples with it and the cold start encodes with it, so that tra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
-from parallelsearch.errors import UsageError
+from parallelsearch.errors import PolicyError, UsageError
 from parallelsearch.policy.base import Policy
 from parallelsearch.trajectory import Author, Segment
 
@@ -41,6 +42,18 @@ class EncodingPolicy(Policy):
 
     def insert(self, text: str, author: Author) -> Segment:
         return Segment(author, text, self._encode_untrusted(text))
+
+    def ids_of(self, segments: Sequence[Segment]) -> list[int]:
+        """The whole context as ids, as they were drawn or encoded: nothing is tokenised again."""
+        ids: list[int] = []
+        for number, segment in enumerate(segments):
+            if segment.token_ids is None:
+                raise PolicyError(
+                    f"segment {number} ('{segment.author}') has no token ids; build it with this policy's prompt() "
+                    "or insert()"
+                )
+            ids += segment.token_ids
+        return ids
 
     def count_tokens(self, text: str) -> int:
         return self._count(text)

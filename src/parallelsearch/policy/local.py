@@ -101,7 +101,7 @@ class LocalPolicy(EncodingPolicy):
         session: str,
         on_text: OnText | None = None,
     ) -> Generation:
-        ids = self._ids(segments)
+        ids = self.ids_of(segments)
         if len(ids) >= self.max_context:
             raise PolicyError(
                 f"the context is full: {len(ids)} tokens, and '{self.label}' takes {self.max_context} here. "
@@ -124,17 +124,6 @@ class LocalPolicy(EncodingPolicy):
         if stream is not None:
             stream.finish(text)
         return Generation(text, output.finish, output.token_ids, output.logprobs, len(output.token_ids))
-
-    def _ids(self, segments: Sequence[Segment]) -> list[int]:
-        ids: list[int] = []
-        for number, segment in enumerate(segments):
-            if segment.token_ids is None:
-                raise PolicyError(
-                    f"segment {number} ('{segment.author}') has no token ids; build it with this policy's prompt() "
-                    "or insert()"
-                )
-            ids += segment.token_ids
-        return ids
 
     @asynccontextmanager
     async def session(self, key: str) -> AsyncIterator[str]:

@@ -241,11 +241,7 @@ class VllmPolicy(EncodingPolicy):
         session: str,
         on_text: OnText | None = None,
     ) -> Generation:
-        ids: list[int] = []
-        for segment in segments:
-            if segment.token_ids is None:
-                raise PolicyError(f"a {segment.author} segment has no token ids; make it with prompt() or insert()")
-            ids += segment.token_ids
+        ids = self.ids_of(segments)
         room = self.max_context - len(ids)
         if room < 1:
             raise PolicyError(f"the context is full: {len(ids)} tokens, and rollout.max_tokens is {self.max_context}")

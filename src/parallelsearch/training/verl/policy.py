@@ -108,7 +108,7 @@ class ServerPolicy(EncodingPolicy):
         }
         output = await self.server_manager.generate(
             session,
-            prompt_ids=[i for segment in segments for i in segment.token_ids or ()],
+            prompt_ids=self.ids_of(segments),
             sampling_params=params,
             priority=calls.priority,
         )
