@@ -5,7 +5,8 @@ The local engine samples with it and the cold start encodes with it, so that tra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -65,3 +66,21 @@ class EncodingPolicy(Policy):
         """The text of ids the model drew: special tokens left out, nothing tidied."""
         text: str = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
+
+
+class EnginePolicy(EncodingPolicy):
+    """One whose engine keeps something for each rollout between its turns."""
+
+    engine: Any
+
+    @asynccontextmanager
+    async def session(self, key: str) -> AsyncIterator[str]:
+        self.engine.open_session(key)
+        try:
+            yield key
+        finally:
+            self.engine.close_session(key)
+
+    def reset(self) -> None:
+        """After a weight update: what was computed with the old weights is forgotten. Refused while turns run."""
+        self.engine.reset()

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from parallelsearch.errors import PolicyError, UsageError, nearest, require
 from parallelsearch.grammar import STOP_STRINGS
 from parallelsearch.policy import models
 from parallelsearch.policy.base import Generation, OnText, Sampling
-from parallelsearch.policy.encoding import EncodingPolicy, Template
+from parallelsearch.policy.encoding import EnginePolicy, Template
 from parallelsearch.policy.stops import StopBank, token_bytes
 from parallelsearch.trajectory import Segment
 
@@ -30,7 +29,7 @@ EngineName = Literal["auto", "slot", "batch"]
 DEFAULT_MAX_CONTEXT = 4096
 
 
-class LocalPolicy(EncodingPolicy):
+class LocalPolicy(EnginePolicy):
     """A model in memory and the engine that runs it."""
 
     name = "hf"
@@ -124,18 +123,6 @@ class LocalPolicy(EncodingPolicy):
         if stream is not None:
             stream.finish(text)
         return Generation(text, output.finish, output.token_ids, output.logprobs, len(output.token_ids))
-
-    @asynccontextmanager
-    async def session(self, key: str) -> AsyncIterator[str]:
-        self.engine.open_session(key)
-        try:
-            yield key
-        finally:
-            self.engine.close_session(key)
-
-    def reset(self) -> None:
-        """After a weight update: what was computed with the old weights is forgotten. Refused while turns run."""
-        self.engine.reset()
 
     def describe(self) -> dict[str, Any]:
         record = {"kind": self.name, "model": self.label, **self._details}

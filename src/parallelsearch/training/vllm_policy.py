@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import httpx
@@ -22,7 +21,7 @@ import torch
 from parallelsearch.errors import PolicyError, TransientError
 from parallelsearch.policy.base import Generation, OnText, Sampling
 from parallelsearch.policy.batch_engine import BatchEngine
-from parallelsearch.policy.encoding import EncodingPolicy, Template
+from parallelsearch.policy.encoding import EnginePolicy, Template
 from parallelsearch.policy.engines import Output, Request
 from parallelsearch.policy.stops import StopBank
 from parallelsearch.retry import response_error, retrying, transport_error
@@ -212,7 +211,7 @@ class ColocatedEngine(BatchEngine):
         return sampling_fields(stop, self.eos_ids, request.max_new_tokens, sampling, seed)
 
 
-class VllmPolicy(EncodingPolicy):
+class VllmPolicy(EnginePolicy):
     """A tokenizer here, and a model in vLLM."""
 
     name = "vllm"
@@ -256,18 +255,6 @@ class VllmPolicy(EncodingPolicy):
             ) from error
         text = self.decode(output.token_ids)
         return Generation(text, output.finish, output.token_ids, output.logprobs, len(output.token_ids))
-
-    @asynccontextmanager
-    async def session(self, key: str) -> AsyncIterator[str]:
-        self.engine.open_session(key)
-        try:
-            yield key
-        finally:
-            self.engine.close_session(key)
-
-    def reset(self) -> None:
-        """After a weight update, between turns."""
-        self.engine.reset()
 
     def describe(self) -> dict[str, Any]:
         return {"kind": self.name, "model": self.label, **self.engine.describe()}
