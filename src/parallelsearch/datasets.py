@@ -407,6 +407,17 @@ def held_out() -> dict[str, str]:
     """Normalised text -> file, for every dev and test question this machine knows (files under the data folder and the
     sets that come with the package)."""
     texts: dict[str, str] = {}
+    for path, record in _held_out_records():
+        texts.setdefault(normalise(record["question"]), f"{path.parent.name}/{path.name}")
+    return texts
+
+
+def held_out_titles() -> set[str]:
+    """The pages that those questions are answered from, as far as their files say."""
+    return {title for _, record in _held_out_records() for title in record.get("supporting_titles") or () if title}
+
+
+def _held_out_records() -> Iterator[tuple[Path, dict[str, Any]]]:
     paths = [(shipped(next(iter(SOURCES[name].splits.values()))), True) for name in SHIPPED]
     folder = data_folder()
     if folder is not None:
@@ -416,10 +427,9 @@ def held_out() -> dict[str, str]:
         if not is_held_out and not path.name.startswith("questions"):  # these say it row by row
             continue
         for _, record in read_records(path):
-            text = record.get("question") if isinstance(record, dict) else None
-            if isinstance(text, str) and (is_held_out or record.get("split") in ("dev", "test")):
-                texts.setdefault(normalise(text), f"{path.parent.name}/{path.name}")
-    return texts
+            if isinstance(record, dict) and isinstance(record.get("question"), str):
+                if is_held_out or record.get("split") in ("dev", "test"):
+                    yield path, record
 
 
 def find_leaks(train_questions: Iterable[Question], known: Mapping[str, str] | None = None) -> list[Leak]:

@@ -227,7 +227,6 @@ async def plan_chain(
         if question.supporting_titles
         else await _found_bridge(question, found.hits, topic, search)
     )
-    start = next(iter(decompose.names_in(question.question)), None)
     return ChainLesson(
         question,
         rng,
@@ -236,8 +235,14 @@ async def plan_chain(
         bridge,
         as_query(f"{bridge} {topic}"),
         topic,
-        start if start is not None and len(start) <= 60 else None,
+        _starting_point(question.question),
     )
+
+
+def _starting_point(question: str) -> str | None:
+    """The longest name in the question. A single word tells too little: it may be a nationality, or begin the sentence."""
+    names = [name for name in decompose.names_in(question) if len(name.split()) > 1 and len(name) <= 60]
+    return max(names, key=len, default=None)
 
 
 def _asked_words(question: str, count: int) -> list[str]:

@@ -1,7 +1,8 @@
 """`parallelsearch coldstart RECIPE`: from named question sets to the files that SFT and RL start from.
 
 One folder comes out: `parallel.jsonl` and `sequential.jsonl` (the same questions, trajectories with token ids),
-`rl_questions.jsonl`, `rl_recombined.jsonl` and `rl_mixed.jsonl` (real, recombined and mixed questions for RL),
+`rl_questions.jsonl`, `rl_recombined.jsonl`, `rl_mixed.jsonl` and `rl_made.jsonl` (questions for RL: real ones, comparisons
+recombined from them, and mixed questions, facts and chains made from the passages),
 `validation.jsonl` and `report.json`.
 The validation questions are cut first and are in none of the others. Sources are worked through in order, and each kind
 stops when it has enough, so name the surest source first.
@@ -13,6 +14,7 @@ import asyncio
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,7 +25,7 @@ from pydantic import Field
 from parallelsearch.addresses import open_search
 from parallelsearch.answers import normalise
 from parallelsearch.config import Settings, load
-from parallelsearch.datasets import held_out, training_pool
+from parallelsearch.datasets import held_out, held_out_titles, training_pool
 from parallelsearch.errors import PolicyError, UsageError, require
 from parallelsearch.policy import models
 from parallelsearch.policy.base import Generation, Policy
@@ -31,6 +33,7 @@ from parallelsearch.policy.encoding import EncodingPolicy
 from parallelsearch.retrieval.store import PASSAGES, PassageStore
 from parallelsearch.search import Search
 from parallelsearch.training.coldstart import ColdStartReport, ColdStartSettings, build_coldstart
+from parallelsearch.training.made_facts import make_all
 from parallelsearch.training.mixed_questions import MADE, make_mixed
 from parallelsearch.training.pool import KINDS, Pool, check_pool, cut_by_kind, training_questions
 from parallelsearch.training.recipe import RolloutSettings, SearchSettings
@@ -77,6 +80,10 @@ class ColdStartRecipe(Settings):
     """How many trajectories of two parallel rounds are made from the passages of the index (`mixed_questions.py`)."""
     num_mixed_for_rl: int = Field(default=0, ge=0)
     """How many more such questions are kept for RL; those with trajectories are for RL as well."""
+    num_made_facts: int = Field(default=0, ge=0)
+    """How many trajectories of one fact are made from the passages of the index (`made_facts.py`)."""
+    num_made_chains: int = Field(default=0, ge=0)
+    """How many of two links, likewise; as many as the passages give may be fewer."""
     max_mixed_tokens: int = Field(default=2048, ge=64)
     """As `max_tokens`, for mixed ones: they have two rounds of results, or four."""
     max_quote_words: int = Field(default=16, ge=4)
@@ -136,6 +143,7 @@ class Built:
     rl_questions: list[Question]
     recombined: list[Question]
     mixed: list[Question]
+    made: list[Question]
     report: ColdStartReport
     twin_report: ColdStartReport
     search: dict[str, Any]
@@ -151,6 +159,7 @@ def run_coldstart(recipe: ColdStartRecipe, say: Say | None = None) -> dict[str, 
     write_questions(out / "rl_questions.jsonl", built.rl_questions)
     write_questions(out / "rl_recombined.jsonl", built.recombined)
     write_questions(out / "rl_mixed.jsonl", built.mixed)
+    write_questions(out / "rl_made.jsonl", built.made)
     write_questions(out / "validation.jsonl", built.pool.validation)
     summary = {
         "pool": built.pool.describe(),
@@ -159,6 +168,7 @@ def run_coldstart(recipe: ColdStartRecipe, say: Say | None = None) -> dict[str, 
         "num_recombined": sum("~" in one.id for one in built.parallel),
         "num_mixed": sum(one.kind == "mixed" and one.dataset == MADE for one in built.parallel),
         "num_mixed_for_rl": len(built.mixed),
+        "num_made": dict(Counter(one.dataset for one in built.made)),
         "rl_questions": Pool(built.rl_questions).describe()["train"],
         "limits": asdict(recipe.rollout.limits),
         "search": built.search,
@@ -196,12 +206,14 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
         twins, twin_report = await build_coldstart(asked, search, encoder, recipe.settings("sequential"))
         tell(f"sequential twin: {len(twins)} of {len(asked)}")
         mixed = await _mixed(recipe, pool, search, encoder)
-        kept += mixed.parallel
-        twins += mixed.sequential
-        report.add(mixed.report)
-        twin_report.add(mixed.twin_report)
-        if mixed.questions:
-            tell(f"mixed: {len(mixed.parallel)} trajectories, {len(mixed.questions)} questions for RL")
+        made = await _made(recipe, pool, search, encoder)
+        for part, name in ((mixed, "mixed"), (made, "made from passages")):
+            kept += part.parallel
+            twins += part.sequential
+            report.add(part.report)
+            twin_report.add(part.twin_report)
+            if part.questions:
+                tell(f"{name}: {len(part.parallel)} trajectories, {len(part.questions)} questions for RL")
     finally:
         await search.aclose()
     both = {one.id for one in twins}
@@ -211,12 +223,14 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
     twins.sort(key=lambda one: order[one.id])
     learnable = _learnable(pool.train, kept, report)
     check_pool(Pool(learnable, pool.validation))
-    return Built(pool, kept, twins, learnable, fresh, mixed.questions, report, twin_report, search.describe())
+    return Built(
+        pool, kept, twins, learnable, fresh, mixed.questions, made.questions, report, twin_report, search.describe()
+    )
 
 
 @dataclass(slots=True)
-class _Mixed:
-    """Questions of two rounds that could be taught both ways: for trajectories as many as wanted, and all for RL."""
+class _Taught:
+    """Questions made here that could be taught both ways: for trajectories as many as wanted, and all for RL."""
 
     parallel: list[Trajectory] = field(default_factory=list)
     sequential: list[Trajectory] = field(default_factory=list)
@@ -225,8 +239,37 @@ class _Mixed:
     twin_report: ColdStartReport = field(default_factory=ColdStartReport)
 
 
-async def _mixed(recipe: ColdStartRecipe, pool: Pool, search: Search, encoder: Policy) -> _Mixed:
-    made = _Mixed()
+async def _made(recipe: ColdStartRecipe, pool: Pool, search: Search, encoder: Policy) -> _Taught:
+    made = _Taught()
+    wanted = {"single": recipe.num_made_facts, "sequential": recipe.num_made_chains}
+    if not any(wanted.values()):
+        return made
+    kept_back = {normalise(question.question) for question in pool.validation} | held_out().keys()
+    needed = held_out_titles().union(*(question.supporting_titles or () for question in pool.validation))
+    # More than wanted: many a page is not found by the words of its question.
+    drafts = make_all(
+        _passages(recipe.search.address),
+        2 * recipe.num_made_facts,
+        3 * recipe.num_made_chains,
+        seed=recipe.seed,
+        forbidden=kept_back,
+        needed=needed,
+    )
+    check_pool(Pool(drafts, pool.validation))
+    one_way, made.report = await build_coldstart(drafts, search, encoder, recipe.settings("parallel"))
+    drafts = _questions_of(one_way, drafts)
+    other_way, made.twin_report = await build_coldstart(drafts, search, encoder, recipe.settings("sequential"))
+    both = {one.id for one in other_way}
+    for kind, count in wanted.items():
+        made.questions += [question for question in drafts if question.kind == kind and question.id in both][:count]
+    chosen = {question.id for question in made.questions}
+    made.parallel = [one for one in one_way if one.id in chosen]
+    made.sequential = [one for one in other_way if one.id in chosen]
+    return made
+
+
+async def _mixed(recipe: ColdStartRecipe, pool: Pool, search: Search, encoder: Policy) -> _Taught:
+    made = _Taught()
     wanted = recipe.num_mixed + recipe.num_mixed_for_rl
     if not wanted:
         return made
@@ -251,8 +294,8 @@ def _passages(address: str) -> PassageStore:
     folder = address.partition(":")[2].strip()
     if not (Path(folder) / PASSAGES).is_file():
         raise UsageError(
-            f"num_mixed makes questions from the passages of an index on this machine, and '{address}' is none; "
-            "set search.address to bm25:FOLDER, or num_mixed and num_mixed_for_rl to 0"
+            f"num_mixed and num_made_* make questions from the passages of an index on this machine, and '{address}' is "
+            "none; set search.address to bm25:FOLDER, or these numbers to 0"
         )
     return PassageStore.open(folder)
 

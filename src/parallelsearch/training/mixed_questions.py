@@ -226,11 +226,11 @@ def read_works(passages: Iterable[Passage], forbidden: Collection[str] = ()) -> 
     }
     works = [work for passage in pages.values() if (work := read_work(passage, people)) is not None]
     works = [work for work in works if normalise(work.name) and num_called[normalise(work.name)] == 1]
-    named = _named_in(forbidden, {normalise(work.name) for work in works})
+    named = names_in_texts(forbidden, {normalise(work.name) for work in works})
     return [work for work in works if normalise(work.name) not in named]
 
 
-def _named_in(texts: Collection[str], names: Collection[str]) -> set[str]:
+def names_in_texts(texts: Collection[str], names: Collection[str]) -> set[str]:
     """Which of the names stand in any of the texts (all normalised)."""
     wanted = set(names)
     longest = max((len(name.split()) for name in names), default=0)

@@ -128,7 +128,7 @@ _ASKING = re.compile(r"\b(?:what|which|how (?:many|much|long|old|far|often)|when
 _ASKING_WHO = re.compile(r"\b(?:who|whom|whose)\b", re.IGNORECASE)
 
 
-def asked_words(question: str, max_words: int = 7) -> str:
+def asked_words(question: str, max_words: int = 12) -> str:
     """The words that say what kind of answer is wanted, in the question's own wording; empty if there are none."""
     starts = re.match(r"\W*(?:who|whom|whose)\b", question, re.IGNORECASE)
     found = starts or _ASKING.search(question) or _ASKING_WHO.search(question)
