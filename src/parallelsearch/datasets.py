@@ -427,9 +427,9 @@ def _held_out_records() -> Iterator[tuple[Path, dict[str, Any]]]:
         if not is_held_out and not path.name.startswith("questions"):  # these say it row by row
             continue
         for _, record in read_records(path):
-            if isinstance(record, dict) and isinstance(record.get("question"), str):
-                if is_held_out or record.get("split") in ("dev", "test"):
-                    yield path, record
+            is_question = isinstance(record, dict) and isinstance(record.get("question"), str)
+            if is_question and (is_held_out or record.get("split") in ("dev", "test")):
+                yield path, record
 
 
 def find_leaks(train_questions: Iterable[Question], known: Mapping[str, str] | None = None) -> list[Leak]:

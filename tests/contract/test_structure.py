@@ -149,7 +149,7 @@ GUESTS = {
     "bm25s": {"retrieval/bm25.py"},
     "datasets": {"datasets.py", "training/grpo.py", "training/sft.py"},
     "faiss": {"retrieval/faiss_index.py"},
-    "gguf": {"policy/models.py"},
+    "gguf": {"policy/gguf_export.py", "policy/models.py"},
     "hydra": {"training/verl/installed.py"},
     "langchain_core": {"integrations/langchain.py"},
     "llama_index": {"integrations/llama_index.py"},

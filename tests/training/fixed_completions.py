@@ -1,4 +1,5 @@
-"""One update on trajectories from a file, in one process or several: `fixed_completions.py TRAJECTORIES OUT RESULT`."""
+"""One update on trajectories from a file, in one process or several: `fixed_completions.py TRAJECTORIES OUT RESULT
+[section.key=value ...]`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from parallelsearch.training.models import load_weights
 from parallelsearch.training.sampler import sampling_policy
 from parallelsearch.trajectory import Question, Trajectory, read_trajectories
 
-TRAJECTORIES, OUT, RESULT = sys.argv[1:]
+TRAJECTORIES, OUT, RESULT, *CHANGES = sys.argv[1:]
 
 
 class Replay(Collector):
@@ -28,7 +29,8 @@ class Replay(Collector):
 
 
 torch.set_num_threads(1)
-recipe = tiny_recipe(Path(OUT), {"train.steps": 1, "train.micro_batch_tokens": 700, "train.lr": 1e-3})
+settings = {"train.steps": 1, "train.micro_batch_tokens": 700, "train.lr": 1e-3}
+recipe = tiny_recipe(Path(OUT), settings | {key: json.loads(value) for key, value in (c.split("=") for c in CHANGES)})
 config = grpo_config(recipe)
 model, tokenizer = tiny_model(1.0)
 weights = load_weights(recipe.model, config.device, needs_reference=False, model=model, tokenizer=tokenizer)

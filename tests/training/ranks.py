@@ -9,13 +9,14 @@ import multiprocessing
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 IMPORTS = ["torch", "datasets", "peft", "trl", "parallelsearch.training.grpo", "parallelsearch.training.__main__"]
 
 
-def train_as(rank: int, world: int, port: int, recipe: str, output: str) -> None:
+def train_as(rank: int, world: int, port: int, arguments: Sequence[str], output: str) -> None:
     """In the new process: one rank's part of the run, what it says in `output`."""
     with open(output, "w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
@@ -27,13 +28,13 @@ def train_as(rank: int, world: int, port: int, recipe: str, output: str) -> None
     from parallelsearch.training.__main__ import main
 
     torch.set_num_threads(1)
-    sys.exit(main([recipe]))
+    sys.exit(main(arguments))
 
 
 class Ranks:
     """The processes of one start."""
 
-    def __init__(self, recipe: Path, world: int = 2) -> None:
+    def __init__(self, recipe: Path, *options: str, world: int = 2) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -41,7 +42,7 @@ class Ranks:
         context.set_forkserver_preload(IMPORTS)
         self.outputs = [recipe.with_suffix(f".rank{rank}") for rank in range(world)]
         self.processes: list[ForkServerProcess] = [
-            context.Process(target=train_as, args=(rank, world, port, str(recipe), str(self.outputs[rank])))
+            context.Process(target=train_as, args=(rank, world, port, [str(recipe), *options], str(self.outputs[rank])))
             for rank in range(world)
         ]
         for process in self.processes:

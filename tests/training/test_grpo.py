@@ -499,7 +499,10 @@ def test_a_planted_behaviour_is_learned(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_loss_of_one(tmp_path: Path, build: Build) -> None:
+@pytest.mark.parametrize(
+    "changes", [(), ("model.lora_rank=4", "model.fold=true")], ids=["all weights", "folded adapter"]
+)
+def test_two_processes_give_the_loss_of_one(tmp_path: Path, build: Build, changes: tuple[str, ...]) -> None:
     """Fixed completions, one update: loss and weights afterwards are those of a single process."""
     trainer = build(leaning=1.0)
     first_batch(trainer)
@@ -518,6 +521,7 @@ def test_two_processes_give_the_loss_of_one(tmp_path: Path, build: Build) -> Non
             str(fixed),
             str(tmp_path / f"r{count}"),
             str(out),
+            *changes,
         ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=170, env=environment, check=False)

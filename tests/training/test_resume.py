@@ -214,6 +214,23 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
         go(tmp_path / "run", {"train.steps": 2, "rollout.vllm_mode": "colocate"})
 
 
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+@pytest.mark.parametrize(
+    "wrong", ["model.name=/no/such/model", "model.adapter=/no/such/adapter", "data.train=/no/such/questions.jsonl"]
+)
+def test_a_start_without_model_or_data_leaves_nothing_behind(tmp_path: Path, algorithm: str, wrong: str) -> None:
+    recipe = write_recipe(tmp_path / "r.toml", tmp_path / "run", {"train.algorithm": algorithm, "train.steps": 1})
+    folder = tmp_path / "model"
+    model, tokenizer = tiny_model()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(UsageError, match="/no/such"):
+        train(recipe, [f"model.name={folder}", wrong])
+    assert not (tmp_path / "run").exists()
+    if wrong.startswith("model.name"):  # once is enough: the corrected start is taken
+        assert train(recipe, [f"model.name={folder}"]).is_finished
+
+
 def test_another_recipe_or_model_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     go(tmp_path / "run", {"train.steps": 1})
     with pytest.raises(

@@ -125,7 +125,7 @@ def trainer_for(rows: sft.SftRows, tokenizer: Any, tmp_path: Path) -> Any:
     weights = load_weights(
         recipe.model, torch.device("cpu"), needs_reference=False, model=make_model(tokenizer), tokenizer=tokenizer
     )
-    return sft._make_trainer(recipe, rows, weights, use_cpu=True, callbacks=())
+    return sft._make_trainer(recipe, rows, weights, sft._config(recipe, rows), callbacks=())
 
 
 def loss_of(trainer: Any, rows: list[sft.SftRow]) -> Any:
@@ -234,6 +234,26 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tokenizer: Any, file: P
     assert any("done" in line for line in lines)
 
 
+def test_a_run_killed_in_the_middle_of_a_later_pass_goes_on_with_its_rows(
+    tokenizer: Any, file: Path, tmp_path: Path
+) -> None:
+    changes = {"train.batch_size": 2, "train.save_every": 3, "train.steps": 9}  # four steps are a pass
+    run(recipe_for(file, tmp_path / "whole", **changes), tokenizer)
+    with pytest.raises(Killed):
+        run(recipe_for(file, tmp_path / "cut", **changes), tokenizer, callbacks=[killer(7)])
+    run(recipe_for(file, tmp_path / "cut", **changes), tokenizer)
+    assert curve(tmp_path / "cut") == curve(tmp_path / "whole")
+
+
+def test_a_longer_run_continues_a_shorter_one_exactly(tokenizer: Any, file: Path, tmp_path: Path) -> None:
+    run(recipe_for(file, tmp_path / "whole", **{"train.steps": 5}), tokenizer)
+    run(recipe_for(file, tmp_path / "parts", **{"train.steps": 3}), tokenizer)
+    assert run(recipe_for(file, tmp_path / "parts", **{"train.steps": 5}), tokenizer).step == 5
+    assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
+    weights = [tmp_path / name / "final" / "model.safetensors" for name in ("whole", "parts")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
 def test_a_time_limit_saves_and_stops(tokenizer: Any, file: Path, tmp_path: Path) -> None:
     result = run(recipe_for(file, tmp_path / "run"), tokenizer, time_limit_s=1e-3)
     assert result.final is None
@@ -258,6 +278,28 @@ def test_folding_changes_nothing_but_the_speed(tokenizer: Any, file: Path, tmp_p
         curves.append([number for row in curve(tmp_path / str(fold)) for number in row])
     assert curves[1] == pytest.approx(curves[0], rel=1e-3)
     assert curves[0][1] > curves[0][-2], "the loss falls"
+
+
+@pytest.mark.parametrize("wrong", [{"model.name": "/no/such/model"}, {"model.adapter": "/no/such/adapter"}])
+def test_a_start_without_its_model_leaves_nothing_behind(
+    tokenizer: Any, file: Path, tmp_path: Path, wrong: dict[str, str]
+) -> None:
+    make_model(tokenizer).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    right = {"model.name": str(tmp_path / "model"), "train.steps": 1}
+    with pytest.raises(UsageError, match="/no/such"):
+        sft.train_sft(recipe_for(file, tmp_path / "run", **{**right, **wrong}))
+    assert not (tmp_path / "run").exists()
+    assert sft.train_sft(recipe_for(file, tmp_path / "run", **right)).final is not None
+    with pytest.raises(UsageError, match=r"model\.name"):
+        sft.train_sft(recipe_for(file, tmp_path / "run", **{**right, "model.name": "/no/such/model"}))
+
+
+def test_data_for_another_tokenizer_leaves_nothing_behind(tokenizer: Any, file: Path, tmp_path: Path) -> None:
+    rows = sft.SftRows([sft.SftRow([1, 70_000], [1, 70_000])])
+    with pytest.raises(UsageError, match="another tokenizer"):
+        run(recipe_for(file, tmp_path / "run"), tokenizer, rows=rows)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_recipe_that_changed_or_is_not_for_sft_is_refused(tokenizer: Any, file: Path, tmp_path: Path) -> None:

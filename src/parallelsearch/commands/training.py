@@ -1,9 +1,8 @@
-"""`coldstart`, `train` and `sweep`: a recipe and its overrides to a run, one line a step; `export`: a plain model folder."""
+"""`coldstart`, `train` and `sweep`: a recipe and its overrides to a run; `export`: a plain model folder, or a GGUF file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -51,49 +50,10 @@ def train(
 
     Example: parallelsearch train verl-7b-grpo.toml --dry-run
     """
-    from parallelsearch.training.verl.recipe import is_cluster_recipe
+    from parallelsearch.training.start import start
 
-    if is_cluster_recipe(recipe):
-        if time_limit_s is not None:
-            raise UsageError("--time-limit-s is for runs on one machine; verl saves every train.save_every steps")
-        _train_on_cluster(recipe, overrides or (), dry_run, as_json)
-        return
-    if dry_run:
-        raise UsageError(f"--dry-run prints the command of a cluster run, and '{recipe}' has no [verl] section")
-    from parallelsearch.training.loop import train as train_policy
-    from parallelsearch.training.recipe import load_recipe
-    from parallelsearch.training.sft import train_sft
-
-    settings = load_recipe(recipe, overrides or ())
-    if settings.train.algorithm == "sft":
-        tuned = train_sft(settings, say=_say, time_limit_s=time_limit_s)
-        result = {"out": str(tuned.out), "step": tuned.step, "final": None if tuned.final is None else str(tuned.final)}
-    else:
-        run = train_policy(settings, say=_say, time_limit_s=time_limit_s)
-        result = {
-            "out": str(run.out),
-            "step": run.step,
-            "best": None if run.best is None else str(run.best),
-            "best_accuracy": run.best_accuracy,
-        }
-    if as_json:
-        typer.echo(json.dumps(result))
-    else:
-        typer.echo("\n".join(f"{name}: {value}" for name, value in result.items()))
-
-
-def _train_on_cluster(recipe: Path, overrides: Sequence[str], dry_run: bool, as_json: bool) -> None:
-    from parallelsearch.training.verl import launch
-    from parallelsearch.training.verl.recipe import load_cluster_recipe
-
-    settings = load_cluster_recipe(recipe, overrides)
-    if dry_run:
-        shown = launch.dry_run(settings, _say)
-        typer.echo(json.dumps(launch.command(settings)) if as_json else shown)
-        return
-    launch.launch(settings, _say)
-    result = {"out": str(settings.out), "checkpoints": str(settings.out / "checkpoints")}
-    typer.echo(json.dumps(result) if as_json else "\n".join(f"{name}: {value}" for name, value in result.items()))
+    outcome = start(recipe, overrides or (), say=_say, time_limit_s=time_limit_s, dry_run=dry_run)
+    typer.echo(json.dumps(outcome.record) if as_json else outcome.text)
 
 
 def export(
@@ -103,13 +63,28 @@ def export(
             help="hf:BASE+ADAPTER to merge; or a verl run's folder (its newest checkpoint), or a global_step_N."
         ),
     ],
-    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    out: Annotated[
+        Path,
+        typer.Argument(help="The folder to write; a name that ends in .gguf is one file for llama.cpp and its kin."),
+    ],
+    dtype: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="Of a .gguf file: f16 (if not said), bf16, f32 or q8_0.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a plain model folder that ask, eval, serve and other programs take.
+    """Write a plain model folder that ask, eval, serve and other programs take, or a file for llama.cpp.
 
     Example: parallelsearch export hf:smollm2-135m+parallel merged
+
+    Example: parallelsearch export hf:smollm2-135m+parallel parallel.gguf
     """
+    if out.suffix == ".gguf":
+        _export_gguf(source, out, dtype or "f16", as_json)
+        return
+    if dtype is not None:
+        raise UsageError(
+            f"--dtype is for a file, and '{out}' does not end in .gguf; a folder keeps the base's own type"
+        )
     if source.startswith("hf:"):
         from parallelsearch.policy.models import parse_spec, write_merged
 
@@ -126,6 +101,23 @@ def export(
         )
     else:
         typer.echo(f"{done.checkpoint} is now in {done.folder}\nuse it with: --policy {done.address}")
+
+
+def _export_gguf(source: str, out: Path, dtype: str, as_json: bool) -> None:
+    if not source.startswith("hf:"):
+        raise UsageError(
+            f"a .gguf file is made of a model, hf:MODEL. Merge a checkpoint first: parallelsearch export {source} FOLDER, "
+            f"then: parallelsearch export hf:FOLDER {out}"
+        )
+    from parallelsearch.policy.gguf_export import write_gguf
+    from parallelsearch.policy.models import parse_spec
+
+    file = write_gguf(parse_spec(source.removeprefix("hf:")), out, dtype)
+    result = {"file": str(file), "num_bytes": file.stat().st_size, "address": f"hf:{file}"}
+    if as_json:
+        typer.echo(json.dumps(result))
+    else:
+        typer.echo(f"{source} is now in {file}\nuse it with: llama-server -m {file}, or --policy hf:{file}")
 
 
 def sweep(

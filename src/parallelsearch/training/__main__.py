@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 
 from parallelsearch.errors import ParallelSearchError
-from parallelsearch.training.loop import train
 from parallelsearch.training.recipe import load_recipe
-from parallelsearch.training.sft import train_sft
+from parallelsearch.training.start import start
 from parallelsearch.training.sweep import sweep
+from parallelsearch.training.verl.recipe import is_cluster_recipe
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,22 +24,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     parser.add_argument("--steps", type=int, help="the same as train.steps=N")
     parser.add_argument("--time-limit-s", type=float, help="save and stop before so many seconds have passed")
+    parser.add_argument("--dry-run", action="store_true", help="of a recipe for a cluster: check it, print the command")
     options = parser.parse_args(arguments)
     overrides = [*options.overrides, *([f"train.steps={options.steps}"] if options.steps else [])]
     try:
-        recipe = load_recipe(options.recipe, overrides)
-        if recipe.sweep is not None:
-            records = sweep(options.recipe, overrides, say=say, time_limit_s=options.time_limit_s)
-            say(f"{len(records)} runs finished, side by side in {recipe.out / 'sweep.csv'}")
-        elif recipe.train.algorithm == "sft":
-            train_sft(recipe, say=say, time_limit_s=options.time_limit_s)
-        else:
-            result = train(recipe, say=say, time_limit_s=options.time_limit_s)
-            say(f"step {result.step}, best validation accuracy {result.best_accuracy}, in {result.out}")
+        say(_run(options.recipe, overrides, options.time_limit_s, options.dry_run))
     except ParallelSearchError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_status
     return 0
+
+
+def _run(path: str, overrides: Sequence[str], time_limit_s: float | None, dry_run: bool) -> str:
+    if not is_cluster_recipe(path) and not dry_run:
+        recipe = load_recipe(path, overrides)
+        if recipe.sweep is not None:
+            records = sweep(path, overrides, say=say, time_limit_s=time_limit_s)
+            return f"{len(records)} runs finished, side by side in {recipe.out / 'sweep.csv'}"
+    return start(path, overrides, say=say, time_limit_s=time_limit_s, dry_run=dry_run).text
 
 
 def say(line: str) -> None:

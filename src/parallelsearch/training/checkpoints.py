@@ -32,6 +32,7 @@ _FREE = frozenset(
         "train.eval_every",
         "train.keep_checkpoints",
         "train.log_trajectories",
+        "train.micro_batch_tokens",  # what to lower when memory runs out; the sums differ in the last digits only
         "search.address",
         "search.timeout_s",
         "search.cache",
@@ -61,13 +62,19 @@ def mark_complete(checkpoint: Path, step: int) -> None:
     write_json(checkpoint / MARK, {"step": step})
 
 
+def marked_step(checkpoint: Path) -> int | None:
+    """The step of a checkpoint that counts; None of any other folder."""
+    mark = checkpoint / MARK
+    return int(json.loads(mark.read_text(encoding="utf-8"))["step"]) if mark.is_file() else None
+
+
 def completed(folder: Path) -> list[tuple[int, Path]]:
     """(step, checkpoint) of all that count, oldest first."""
     found = []
     for checkpoint in folder.glob(f"{_PREFIX}*"):
-        mark = checkpoint / MARK
-        if mark.is_file():
-            found.append((int(json.loads(mark.read_text(encoding="utf-8"))["step"]), checkpoint))
+        step = marked_step(checkpoint)
+        if step is not None:
+            found.append((step, checkpoint))
     return sorted(found)
 
 
@@ -86,9 +93,8 @@ def rotate(folder: Path, keep: int, best_step: int | None) -> None:
 
 
 def check_same_run(recipe: Recipe, facts: Mapping[str, Any]) -> None:
-    """Write down what this run is, or compare with what is there."""
-    path = recipe.out / MANIFEST
-    record = {**recipe.model_dump(mode="json", exclude={"sweep"}), **facts}
+    """Refuse a folder with a run that was started differently. Writes nothing: this start may yet turn out to be wrong."""
+    path, record = recipe.out / MANIFEST, _record(recipe, facts)
     if path.is_file():
         known = _with_defaults(json.loads(path.read_text(encoding="utf-8")))
         changed = [change for change in differences(known, record) if not _may_change(change.key, recipe)]
@@ -98,9 +104,17 @@ def check_same_run(recipe: Recipe, facts: Mapping[str, Any]) -> None:
                 f"{recipe.out} holds a run that was started differently, and its checkpoints do not fit (then against "
                 f"now):\n{rows}\nUndo the change to go on, or choose another folder: train.out=FOLDER"
             )
-    if int(os.environ.get("RANK", "0")) == 0:  # of several processes the first one writes
+
+
+def write_manifest(recipe: Recipe, facts: Mapping[str, Any]) -> None:
+    """Write down what this run is, once model and data are known to be there. Of several processes the first one writes."""
+    if int(os.environ.get("RANK", "0")) == 0:
         recipe.out.mkdir(parents=True, exist_ok=True)
-        write_json(path, record)
+        write_json(recipe.out / MANIFEST, _record(recipe, facts))
+
+
+def _record(recipe: Recipe, facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {**recipe.model_dump(mode="json", exclude={"sweep"}), **facts}
 
 
 def _with_defaults(known: dict[str, Any]) -> dict[str, Any]:

@@ -63,6 +63,17 @@ class Folded:
                 _add(first, second.T @ grad)
                 weight.grad = None
 
+    def average(self, accelerator: Any) -> None:
+        """Several processes: give each the mean of all gradients. DDP does not: it never sees this backward pass."""
+        if accelerator.num_processes == 1:
+            return
+        torch = require("torch", "train")
+        matrices = [part[ADAPTER].weight for module, _ in self._pairs for part in (module.lora_A, module.lora_B)]
+        grads = [torch.zeros_like(matrix) if matrix.grad is None else matrix.grad for matrix in matrices]
+        mean = accelerator.reduce(torch.cat([grad.flatten() for grad in grads]), reduction="mean")
+        for matrix, part in zip(matrices, mean.split([matrix.numel() for matrix in matrices]), strict=True):
+            matrix.grad = part.view_as(matrix)
+
 
 def _add(parameter: Any, grad: Any) -> None:
     parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)

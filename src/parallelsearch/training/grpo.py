@@ -280,6 +280,8 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
             if folded is not None:
                 folded.collect()
             loss += value.detach()
+        if folded is not None:
+            folded.average(self.accelerator)
         self._weigh(marks, shares)
         return loss
 

@@ -22,10 +22,11 @@ from parallelsearch.search import Search
 from parallelsearch.training import checkpoints, smoke, vllm_link
 from parallelsearch.training.collect import Collector, check_questions
 from parallelsearch.training.guards import Alarms, TrainingStoppedError
-from parallelsearch.training.metrics_log import MetricsLog, plot, read_metrics, validation_metrics
+from parallelsearch.training.metrics_log import MetricsLog, SilentLog, plot, validation_metrics
 from parallelsearch.training.models import load_weights
 from parallelsearch.training.questions import load_pools, order_of_run
 from parallelsearch.training.recipe import Recipe, load_recipe
+from parallelsearch.training.time_limit import TimeLimit
 from parallelsearch.trajectory import Question, Trajectory
 
 log = logging.getLogger(__name__)
@@ -95,9 +96,8 @@ def run(
     uses_vllm = recipe.rollout.engine == "vllm"
     if uses_vllm:
         vllm_link.check(recipe)
-    checkpoints.check_same_run(
-        recipe, {"questions": hash_questions(questions), "validation_questions": hash_questions(validation)}
-    )
+    facts = {"questions": hash_questions(questions), "validation_questions": hash_questions(validation)}
+    checkpoints.check_same_run(recipe, facts)
     from parallelsearch.training.grpo import Plan, SearchTrainer, grpo_config
     from parallelsearch.training.sampler import sampling_policy
 
@@ -123,6 +123,7 @@ def run(
 
         trainer_class = PpoTrainer
     trainer = trainer_class(recipe, weights, collector, plan, config=config)
+    checkpoints.write_manifest(recipe, facts)
     journal = Journal(recipe, trainer, validation, say or (lambda line: None), started_s, time_limit_s)
     try:
         result = journal.go()
@@ -160,15 +161,13 @@ class Journal:
         time_limit_s: float | None,
     ) -> None:
         self.recipe, self.trainer, self.validation, self.say = recipe, trainer, list(validation), say
-        self.started_s, self.time_limit_s = started_s, time_limit_s
         self.folder = recipe.out / "checkpoints"
         self.is_main = bool(trainer.accelerator.is_main_process)
-        self.metrics = MetricsLog(recipe.out, run_name=recipe.out.name) if self.is_main else _Silent(recipe.out)
+        self.metrics = MetricsLog(recipe.out, run_name=recipe.out.name) if self.is_main else SilentLog(recipe.out)
         self.alarms = Alarms(recipe.guards)
         self.best: tuple[float, int] | None = None
         self._step_began_s = time.perf_counter()
-        self._longest_step_s = 0.0
-        self._is_out_of_time = False
+        self._time_limit = TimeLimit(time_limit_s, spare_steps=1.5, started_s=started_s)
         trainer.on_rollouts = self.keep_samples
         _attach(trainer, self)
 
@@ -230,26 +229,16 @@ class Journal:
             return
         step, steps = self.trainer.step, train.steps or 0
         took_s = time.perf_counter() - self._step_began_s
-        self._longest_step_s = max(self._longest_step_s, took_s)
         self.trainer.times["time/step_s"] = took_s
         is_best = False
         if train.eval_every and (step % train.eval_every == 0 or step == steps):
             is_best = self.validate(step)
-        self._is_out_of_time = self._time_is_up()
+        is_out_of_time = self._time_limit.is_up(self.trainer.accelerator, took_s)
         control.should_log = True
-        control.should_save = is_best or step % train.save_every == 0 or step == steps or self._is_out_of_time
-        if self._is_out_of_time:
+        control.should_save = is_best or step % train.save_every == 0 or step == steps or is_out_of_time
+        if is_out_of_time:
             control.should_training_stop = True
         self._step_began_s = time.perf_counter()
-
-    def _time_is_up(self) -> bool:
-        """All processes must agree: the first one's clock counts."""
-        if self.time_limit_s is None:
-            return False
-        left_s = self.time_limit_s - (time.monotonic() - self.started_s)
-        broadcast = require("accelerate.utils", "train").broadcast_object_list
-        verdict = [left_s < 1.5 * self._longest_step_s]
-        return bool(broadcast(verdict)[0])
 
     def write(self, logs: Mapping[str, float]) -> None:
         """The record of a step: TRL's figures and ours."""
@@ -320,22 +309,6 @@ class Journal:
             self.metrics.write_trajectories(step, trajectories[: self.recipe.train.log_trajectories], "validation")
         self.say(validation_line(step, figures, is_best))
         return is_best
-
-
-class _Silent(MetricsLog):
-    """The log of a process that is not the first: it remembers, and writes nothing."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.path, self.records, self._trackers = folder, folder / "metrics.jsonl", [], []
-
-    def resume(self, step: int) -> None:
-        self.records = [record for record in read_metrics(self.path) if record["step"] <= step]
-
-    def write(self, step: int, values: Mapping[str, float | str]) -> None:
-        self.records.append({"step": step, **values})
-
-    def write_trajectories(self, step: int, trajectories: Sequence[Trajectory], name: str = "step") -> None:
-        return
 
 
 TRL_FIGURES = (

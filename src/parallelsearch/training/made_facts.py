@@ -117,16 +117,16 @@ _VERB = re.compile(
     r"|features|featured|held|made|joined|worked|lived|studied|moved|died|reached|sold|lies|stands|runs|flows|opened|debuted"
     r"|consists|contains|covers|appeared|directed|produced|founded|represented|competed|peaked|premiered|aired|hosted|signed)\b"
 )
-_YEAR = re.compile(r"\b(?:in|since|until|around) (?P<answer>(?:1[5-9]|20)\d\d)(?![\d–-])")
+_YEAR = re.compile(r"\b(?:in|since|until|around) (?P<thing>(?:1[5-9]|20)\d\d)(?![\d–-])")
 _COUNT = re.compile(
-    r"(?<![.,–\w-])(?P<answer>\d{1,3}(?:,\d{3})+|\d{1,4}|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)"
+    r"(?<![.,–\w-])(?P<thing>\d{1,3}(?:,\d{3})+|\d{1,4}|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)"
     r" (?P<noun>[a-z]{4,}s)\b(?! ago)"
 )
 _NAME = r"(?:(?:The )?[A-Z][\w.'’&-]*(?: (?:of|the|de|and|von|van|for)(?= [A-Z]))?(?: |(?=\W|$)))+"
 _AFTER = re.compile(
-    rf"\b(?P<lead>in|at|by|for|from|with|near|to|of) (?P<article>the )?(?P<words>(?:[a-z][a-z-]+ ){{0,4}})(?P<answer>{_NAME})"
+    rf"\b(?P<lead>in|at|by|for|from|with|near|to|of) (?P<article>the )?(?P<words>(?:[a-z][a-z-]+ ){{0,4}})(?P<thing>{_NAME})"
 )
-_QUOTED = re.compile(r"(?<![\w'’-])(?P<words>(?:[A-Za-z-]+ ){1,4})[\"“](?P<answer>[^\"”]{3,50})[\"”]")
+_QUOTED = re.compile(r"(?<![\w'’-])(?P<words>(?:[A-Za-z-]+ ){1,4})[\"“](?P<thing>[^\"”]{3,50})[\"”]")
 _PLACES = _words(
     "city town village country state county municipality province district island suburb region borough capital"
 )
@@ -238,25 +238,25 @@ def _things(clause: str, kinds: Kinds) -> Iterable[tuple[int, str, str]]:
     for place, words in whole.items():
         yield place, "what date", words
     for match in _YEAR.finditer(clause):
-        if not any(place <= match.start("answer") <= place + len(words) for place, words in whole.items()):
-            yield match.start("answer"), "what year", match["answer"]
+        if not any(place <= match.start("thing") <= place + len(words) for place, words in whole.items()):
+            yield match.start("thing"), "what year", match["thing"]
     for match in _COUNT.finditer(clause):
-        yield match.start(), f"how many {match['noun']}", match["answer"]
+        yield match.start(), f"how many {match['noun']}", match["thing"]
     for match in _AFTER.finditer(clause):
-        answer = match["answer"].strip(" .,")
+        answer = match["thing"].strip(" .,")
         if len(answer) < 3 or answer in _MONTHS or re.search(r"\d", answer):
             continue
         kind = match["words"].strip() or kinds.nouns.get(answer, "")
         if not match["words"] and kind and kind.split()[-1] in _PLACES:
             kind = kind.split()[-1]
-        if _is_kind(kind, kinds) and _IS_WHOLE.match(clause[match.end("answer") - 1 :]):
+        if _is_kind(kind, kinds) and _IS_WHOLE.match(clause[match.end("thing") - 1 :]):
             yield match.end("lead") + 1, f"what {kind}", answer
     for match in _QUOTED.finditer(clause):
         said = match["words"].split()
         cut = next((n for n in range(len(said), 0, -1) if said[n - 1] in _STOPS), 0)
         kind = " ".join(said[cut:])
         if cut and _is_kind(kind, kinds):
-            yield match.end("words") - len(f"{kind} "), f"what {kind}", match["answer"].strip(" ,.")
+            yield match.end("words") - len(f"{kind} "), f"what {kind}", match["thing"].strip(" ,.")
 
 
 # What may follow a name that is over: not a noun that it belongs to ("the Ohio River basin").

@@ -148,6 +148,22 @@ class MetricsLog:
             tracker.close()
 
 
+class SilentLog(MetricsLog):
+    """The log of a process that is not the first: it remembers, and writes nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path, self.records, self._trackers = folder, folder / "metrics.jsonl", [], []
+
+    def resume(self, step: int) -> None:
+        self.records = [record for record in read_metrics(self.path) if record["step"] <= step]
+
+    def write(self, step: int, values: Mapping[str, float | str]) -> None:
+        self.records.append({"step": step, **values})
+
+    def write_trajectories(self, step: int, trajectories: Sequence[Trajectory], name: str = "step") -> None:
+        return
+
+
 def _plain(value: float | str) -> float | str | None:
     if isinstance(value, str):
         return value

@@ -9,7 +9,6 @@ the trained model samples itself. Where there is room, a LoRA adapter is also tr
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,8 +84,7 @@ def load_weights(
     reference = None
     if needs_reference and not has_lora:
         reference = copy.deepcopy(model).eval().requires_grad_(False)
-    folds = has_lora and settings.fold is not False and int(os.environ.get("WORLD_SIZE", "1")) == 1
-    folds = folds and (settings.fold is True or is_worth_it(model, device))
+    folds = has_lora and (is_worth_it(model, device) if settings.fold is None else settings.fold)
     has_copy = folds or (bfloat16 and (has_lora or not samples_elsewhere))
     sampler = _sampling_copy(model, bfloat16) if has_copy else None
     critic = _make_critic(model, settings, seed).to(device) if needs_critic else None

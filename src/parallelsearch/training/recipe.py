@@ -43,7 +43,7 @@ class ModelSettings(Settings):
     lora_targets: str | list[str] = "all-linear"
     fold: bool | None = None
     """Train the adapter through a copy it is folded into: much faster on a small model, for the memory of one gradient of
-    all its weights. Unless set, where that takes at most a tenth of the GPU's memory. One process only."""
+    all its weights. Unless set, where that takes at most a tenth of the GPU's memory."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """bfloat16 means autocast over float32 weights. `auto` is bfloat16 on a GPU and float32 on a CPU."""
     gradient_checkpointing: bool = False

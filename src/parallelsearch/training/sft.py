@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import UsageError, nearest, require
-from parallelsearch.manifest import write_json
 from parallelsearch.policy.models import quiet_transformers
 from parallelsearch.training import checkpoints
 from parallelsearch.training.folded import Folded
 from parallelsearch.training.guards import TrainingStoppedError
-from parallelsearch.training.metrics_log import MetricsLog
+from parallelsearch.training.metrics_log import MetricsLog, SilentLog
 from parallelsearch.training.models import load_weights, uses_bfloat16
 from parallelsearch.training.recipe import Recipe, load_recipe
+from parallelsearch.training.row_order import RowOrder, num_fillers
+from parallelsearch.training.time_limit import TimeLimit
 from parallelsearch.trajectory import Trajectory, read_trajectories
 
 IGNORED = -100
@@ -150,23 +151,26 @@ def run_sft(
     if recipe.train.algorithm != "sft":
         raise UsageError(f"this recipe is for {recipe.train.algorithm} (train.algorithm), not for sft")
     torch = require("torch", "train")
+    started_s = time.monotonic()
     tell = say or (lambda _: None)
     rows = rows or load_rows(recipe.data.train_sources, recipe.train.max_length)
     if rows.num_too_long or rows.num_untrainable:
         tell(f"left out: {rows.num_too_long} too long, {rows.num_untrainable} without a token of the model")
-    checkpoints.check_same_run(recipe, {"rows": rows.hash})
-    use_cpu = not torch.cuda.is_available()
+    facts = {"rows": rows.hash}
+    checkpoints.check_same_run(recipe, facts)
+    config = _config(recipe, rows)
     weights = load_weights(
         recipe.model,
-        torch.device("cpu" if use_cpu else "cuda"),
+        config.device,
         needs_reference=False,
         seed=recipe.train.seed,
         model=model,
         tokenizer=tokenizer,
     )
     _check_vocabulary(rows, weights.model)
-    trainer = _make_trainer(recipe, rows, weights, use_cpu, callbacks)
-    journal = _Journal(recipe, trainer, tell, time_limit_s)
+    trainer = _make_trainer(recipe, rows, weights, config, callbacks)
+    checkpoints.write_manifest(recipe, facts)
+    journal = _Journal(recipe, trainer, tell, TimeLimit(time_limit_s, spare_steps=3, started_s=started_s))
     try:
         return journal.go(len(rows.rows), weights)
     except torch.OutOfMemoryError as error:
@@ -196,16 +200,17 @@ def micro_batch(batch_size: int, longest: int, max_tokens: int, num_processes: i
     return max(size for size in range(1, share + 1) if share % size == 0 and size <= max(1, room))
 
 
-def _make_trainer(recipe: Recipe, rows: SftRows, weights: Any, use_cpu: bool, callbacks: Sequence[Any]) -> Any:
+def _config(recipe: Recipe, rows: SftRows) -> Any:
+    """The recipe in TRL's words. It knows the device of this process."""
     trl = require("trl", "train")
-    datasets = require("datasets", "train")
+    use_cpu = not require("torch", "train").cuda.is_available()
     train = recipe.train
     world = int(os.environ.get("WORLD_SIZE", "1"))
     longest = max(len(row.input_ids) for row in rows.rows)
     size = micro_batch(train.batch_size, longest, train.micro_batch_tokens, world)
     num_steps = train.steps or math.ceil(train.epochs * math.ceil(len(rows.rows) / train.batch_size))
     schedule = "constant_with_warmup" if train.lr_schedule == "constant" else train.lr_schedule
-    config = trl.SFTConfig(
+    return trl.SFTConfig(
         output_dir=str(recipe.out / "checkpoints"),
         seed=train.seed,
         data_seed=train.seed,
@@ -224,7 +229,6 @@ def _make_trainer(recipe: Recipe, rows: SftRows, weights: Any, use_cpu: bool, ca
         max_grad_norm=train.max_grad_norm,
         max_length=None,  # rows are whole or left out: a cut row would teach to stop in the middle
         packing=False,
-        train_sampling_strategy="group_by_length",
         dataset_kwargs={"skip_prepare_dataset": True},
         optim="adamw_torch" if use_cpu else "adamw_torch_fused",
         logging_steps=1,
@@ -233,15 +237,22 @@ def _make_trainer(recipe: Recipe, rows: SftRows, weights: Any, use_cpu: bool, ca
         report_to="none",
         disable_tqdm=True,
         dataloader_num_workers=0,
+        ddp_find_unused_parameters=False,
     )
+
+
+def _make_trainer(recipe: Recipe, rows: SftRows, weights: Any, config: Any, callbacks: Sequence[Any]) -> Any:
+    trl = require("trl", "train")
+    datasets = require("datasets", "train")
+    round_size = config.train_batch_size * config.world_size
+    filler = SftRow([0, 0], [IGNORED, IGNORED])
+    filled = [*rows.rows, *[filler] * num_fillers(len(rows.rows), round_size)]
     dataset = datasets.Dataset.from_dict(
-        {
-            "input_ids": [row.input_ids for row in rows.rows],
-            "labels": [row.labels for row in rows.rows],
-            "length": [len(row.input_ids) for row in rows.rows],
-        }
+        {"input_ids": [row.input_ids for row in filled], "labels": [row.labels for row in filled]}
     )
-    trainer_class = trl.SFTTrainer if weights.folded is None else _folded_trainer(trl.SFTTrainer, weights.folded)
+    trainer_class = _ordered_trainer(trl.SFTTrainer, recipe, rows, round_size)
+    if weights.folded is not None:
+        trainer_class = _folded_trainer(trainer_class, weights.folded)
     trainer = trainer_class(
         model=weights.model,
         args=config,
@@ -255,6 +266,23 @@ def _make_trainer(recipe: Recipe, rows: SftRows, weights: Any, use_cpu: bool, ca
         if recipe.model.gradient_checkpointing:
             weights.folded.copy.gradient_checkpointing_enable({"use_reentrant": False})
     return trainer
+
+
+def _ordered_trainer(base: Any, recipe: Recipe, rows: SftRows, round_size: int) -> Any:
+    lengths = [len(row.input_ids) for row in rows.rows]
+    batch_size = recipe.train.batch_size
+    steps_in_pass = math.ceil(len(lengths) / batch_size)
+
+    class OrderedTrainer(base):  # type: ignore[misc]  # TRL has no type information
+        """TRL's trainer, with the rows in an order that outlives it."""
+
+        def _get_train_sampler(self, train_dataset: Any = None) -> RowOrder:
+            def number_of_pass() -> int:
+                return int(self.state.global_step) // steps_in_pass
+
+            return RowOrder(lengths, batch_size, round_size, recipe.train.seed, number_of_pass)
+
+    return OrderedTrainer
 
 
 def _folded_trainer(base: Any, folded: Folded) -> Any:
@@ -279,6 +307,8 @@ def _folded_trainer(base: Any, folded: Folded) -> Any:
             loss = super().training_step(Maskless(), inputs, num_items_in_batch)
             folded.collect()
             self._is_stale = self.accelerator.sync_gradients
+            if self._is_stale:
+                folded.average(self.accelerator)
             return loss
 
     return FoldedTrainer
@@ -287,50 +317,52 @@ def _folded_trainer(base: Any, folded: Folded) -> Any:
 class _Journal:
     """What happens around the updates: records, checkpoints, the time limit, one line now and then."""
 
-    def __init__(self, recipe: Recipe, trainer: Any, say: Say, time_limit_s: float | None) -> None:
-        self.recipe, self.trainer, self.say = recipe, trainer, say
-        self.time_limit_s = time_limit_s
+    def __init__(self, recipe: Recipe, trainer: Any, say: Say, time_limit: TimeLimit) -> None:
+        self.recipe, self.trainer, self.say, self.time_limit = recipe, trainer, say, time_limit
         self.started_s = time.monotonic()
         self.folder = recipe.out / "checkpoints"
-        self.metrics = MetricsLog(recipe.out, run_name=recipe.out.name)
+        self.is_main = bool(trainer.accelerator.is_main_process)
+        self.metrics = MetricsLog(recipe.out, run_name=recipe.out.name) if self.is_main else SilentLog(recipe.out)
         self.loss: float | None = None
         self.num_steps = int(trainer.args.max_steps)
         self._step_began_s = self.started_s
-        self._longest_step_s = 0.0
         self._attach()
 
     def go(self, num_rows: int, weights: Any) -> SftResult:
         final = self.recipe.out / FINAL
-        if (final / checkpoints.MARK).is_file():
+        done = checkpoints.marked_step(final)
+        if done is not None and done >= self.num_steps:
             self.say(f"{final} is there already; the run is done")
-            return SftResult(self.recipe.out, self.num_steps, self.num_steps, final, None, num_rows)
+            return SftResult(self.recipe.out, done, self.num_steps, final, None, num_rows)
         found = checkpoints.completed(self.folder)
         step, checkpoint = found[-1] if found else (0, None)
-        checkpoints.remove_incomplete(self.folder)
-        self.metrics.resume(step)
+        if self.is_main:
+            checkpoints.remove_incomplete(self.folder)
+            self.metrics.resume(step)
+        self.trainer.accelerator.wait_for_everyone()
         if checkpoint is not None:
+            checkpoints.accept_numbered_cpu()
             self.say(f"going on from step {step} of {self.num_steps} ({checkpoint})")
         with quiet_transformers():
             self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
         step = int(self.trainer.state.global_step)
-        if step >= self.num_steps:
-            self.trainer.save_model(str(final))
-            weights.tokenizer.save_pretrained(final)
-            write_json(final / checkpoints.MARK, {"step": step})
         is_done = step >= self.num_steps
+        if is_done:
+            self.trainer.save_model(str(final))  # the first process writes, all have to ask
+            if self.is_main:
+                weights.tokenizer.save_pretrained(final)
+                checkpoints.mark_complete(final, step)
+            self.trainer.accelerator.wait_for_everyone()
         return SftResult(self.recipe.out, step, self.num_steps, final if is_done else None, self.loss, num_rows)
 
     def end_of_step(self, control: Any) -> None:
         now_s = time.monotonic()
-        self._longest_step_s = max(self._longest_step_s, now_s - self._step_began_s)
-        self._step_began_s = now_s
+        took_s, self._step_began_s = now_s - self._step_began_s, now_s
         step = int(self.trainer.state.global_step)
         control.should_log, control.should_save = True, step % self.recipe.train.save_every == 0
-        if self.time_limit_s is not None and step < self.num_steps:
-            left_s = self.time_limit_s - (now_s - self.started_s)
-            if left_s < 3 * self._longest_step_s:
-                self.say(f"time is up at step {step} of {self.num_steps}; saved, start again to go on")
-                control.should_save = control.should_training_stop = True
+        if step < self.num_steps and self.time_limit.is_up(self.trainer.accelerator, took_s):
+            self.say(f"time is up at step {step} of {self.num_steps}; saved, start again to go on")
+            control.should_save = control.should_training_stop = True
 
     def write(self, logs: Mapping[str, Any]) -> None:
         if "loss" not in logs:
@@ -349,6 +381,10 @@ class _Journal:
             self.say(f"step {step}/{self.num_steps} loss {self.loss:.4f} token accuracy {accuracy:.3f}")
 
     def saved(self) -> None:
+        """A checkpoint's files are written: mark it, then clear away what is too old."""
+        self.trainer.accelerator.wait_for_everyone()
+        if not self.is_main:
+            return
         step = int(self.trainer.state.global_step)
         checkpoints.mark_complete(self.folder / f"checkpoint-{step}", step)
         checkpoints.rotate(self.folder, self.recipe.train.keep_checkpoints, None)
