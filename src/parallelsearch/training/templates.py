@@ -124,17 +124,21 @@ def decide(high: str, low: str, which: str, value: str, name: str, relation: str
     return f"{high} is {relation} {low}. The {which} is {value}: {name}."
 
 
+MIN_ASKED_WORDS = 8
 _ASKING = re.compile(r"\b(?:what|which|how (?:many|much|long|old|far|often)|when|where)\b", re.IGNORECASE)
 _ASKING_WHO = re.compile(r"\b(?:who|whom|whose)\b", re.IGNORECASE)
 
 
 def asked_words(question: str, max_words: int = 12) -> str:
-    """The words that say what kind of answer is wanted, in the question's own wording; empty if there are none."""
+    """The words that say what kind of answer is wanted, in the question's own wording; empty if there are none. Where the
+    question word stands near the end, what it belongs to stands before it: "was founded on what date"."""
     starts = re.match(r"\W*(?:who|whom|whose)\b", question, re.IGNORECASE)
     found = starts or _ASKING.search(question) or _ASKING_WHO.search(question)
     if found is None:
         return ""
-    return " ".join(question[found.start() :].split()[:max_words]).strip(' ?.,;:"')
+    before, after = question[: found.start()].split(), question[found.start() :].split()[:max_words]
+    missing = max(0, MIN_ASKED_WORDS - len(after))
+    return " ".join([*before[len(before) - min(missing, len(before)) :], *after]).strip(' ?.,;:"')
 
 
 def _listed(names: Sequence[str]) -> str:
