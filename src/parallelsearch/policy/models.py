@@ -199,7 +199,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _write_converted(gguf: Path, folder: Path) -> None:
     torch = require("torch", "local")
     transformers = require("transformers", "local")
-    require("gguf", "local")
+    reader = require("gguf", "local").GGUFReader(gguf)
     with quiet_transformers():
         model = transformers.AutoModelForCausalLM.from_pretrained(
             str(gguf.parent),
@@ -208,6 +208,9 @@ def _write_converted(gguf: Path, folder: Path) -> None:
             dtype=torch.bfloat16,
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+        for name in ("bos", "eos"):  # transformers 5.17 takes one for the other
+            if (field := reader.get_field(f"tokenizer.ggml.{name}_token_id")) is not None:
+                setattr(tokenizer, f"{name}_token", tokenizer.convert_ids_to_tokens(int(field.contents())))
         _repair_tokenizer(tokenizer)
         model.generation_config.eos_token_id = model.config.eos_token_id = tokenizer.eos_token_id
         model.generation_config.pad_token_id = model.config.pad_token_id = tokenizer.pad_token_id
@@ -269,6 +272,13 @@ def load(spec: ModelSpec, device: str, dtype: Any) -> tuple[Any, Any]:
     return model.to(device).eval(), tokenizer
 
 
+def stored_dtype(spec: ModelSpec) -> Any:
+    """The torch type that the base's weights lie in."""
+    record = _read_json(spec.folder / "config.json")
+    name = str(record.get("dtype") or record.get("torch_dtype") or "float32").removeprefix("torch.")
+    return getattr(require("torch", "local"), name)
+
+
 def write_merged(spec: ModelSpec, out: Path | str) -> Path:
     """Base and adapter as one plain model folder, in the base's own precision. It appears only when it is whole."""
     target = Path(out)
@@ -277,9 +287,7 @@ def write_merged(spec: ModelSpec, out: Path | str) -> Path:
     if target.exists():
         raise UsageError(f"'{target}' is there already; choose another name or remove it")
     target.parent.mkdir(parents=True, exist_ok=True)
-    record = _read_json(spec.folder / "config.json")
-    name = str(record.get("dtype") or record.get("torch_dtype") or "float32").removeprefix("torch.")
-    model, tokenizer = load(spec, "cpu", getattr(require("torch", "local"), name))
+    model, tokenizer = load(spec, "cpu", stored_dtype(spec))
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         with quiet_transformers():
