@@ -46,6 +46,15 @@ def open_row_search(row: str, index: Path, questions: QuestionSet) -> Search:
     return Search(GoldRetriever.from_corpus(questions.questions, [folder / "corpus" / name for name in CORPORA]), k=4)
 
 
+def open_row_policy(address: str, options: argparse.Namespace) -> Policy:
+    """A local model gets room for what the limits allow and no more: memory for its whole context, times all slots, is
+    more than a GPU has."""
+    if not address.startswith("hf:"):
+        return open_policy(address)
+    device = {"device": options.device} if options.device else {}
+    return open_policy(address, max_context=LIMITS.max_tokens, **device)
+
+
 async def run_row(row: str, questions: QuestionSet, policy: Policy, options: argparse.Namespace) -> dict[str, Any]:
     method = "rag" if row == "gold" else row
     settings = EvaluationSettings(method=method, limits=LIMITS, seed=options.seed, concurrency=options.concurrency)
@@ -98,7 +107,7 @@ async def run(options: argparse.Namespace) -> None:
     for row in options.rows:
         address = options.trained if row == "parallel" else options.policy
         if address not in opened:
-            opened[address] = open_policy(address, **({"device": options.device} if options.device else {}))
+            opened[address] = open_row_policy(address, options)
         summaries[row] = await run_row(row, questions, opened[address], options)
         write_table(summaries, options.out)
     for policy in opened.values():
