@@ -319,6 +319,25 @@ def test_directions_places_and_verdicts_are_balanced_and_no_thing_is_everywhere(
                 for a, b in [(question.metadata or {})[METADATA]["things"]]}) >= 20  # fmt: skip
 
 
+def test_the_years_of_the_things_do_not_tell_the_answer() -> None:
+    """Here an older film nearly always has an older director, as in the world; among the questions it is a coin flip."""
+    passages, years, born = [], {}, {}
+    for number in range(120):
+        name, film = f"Ada Quill{chr(97 + number % 26)}{chr(97 + number // 26)}", f"Lantern {number}x"
+        born[film], years[film] = 1800 + number, 1835 + number + (40 if number % 9 == 0 else 0)
+        passages += [
+            Passage(f"d{number}", name, f"{name} (born 3 May {born[film]}) is a Canadian film director."),
+            Passage(f"f{number}", film, f"{film} is a {years[film]} drama film directed by {name}."),
+        ]
+    told = []
+    for question in make_mixed(passages, 120):
+        one, other = (question.metadata or {})[METADATA]["things"]
+        if question.golden_answers[0] not in ("yes", "no") and years[one] != years[other]:
+            told.append((years[one] > years[other]) == (born[one] > born[other]))
+    assert len(told) > 60
+    assert abs(told.count(True) - told.count(False)) <= 1
+
+
 def test_nothing_that_a_forbidden_question_names_comes_out() -> None:
     forbidden = {normalise("Who directed the film Blue Gate?")}
     assert "Blue Gate" in {work.name for work in read_works(PASSAGES)}

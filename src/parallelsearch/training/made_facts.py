@@ -368,12 +368,12 @@ def links_of_works(works: Iterable[Work], pages: Mapping[str, Page]) -> list[Lin
 def make_facts(
     pages: Mapping[str, Page], max_questions: int, *, seed: int = 0, forbidden: Collection[str] = ()
 ) -> list[Question]:
-    """Questions of one fact: half of them fronted where the words allow it, the rest with the question word in its place."""
+    """Questions of one fact that begin with the question word. With it in its place ("X was built in what year?") they would
+    look like chains, and a policy taught with them answers chains after one search (docs/results.md)."""
     rng = random.Random(f"facts/{seed}")
     made = _Made(max_questions, forbidden)
     for page, fact in _shuffled(pages, rng):
-        fronted = fact.fronted(page.name)
-        text = fronted if fronted and rng.random() < 0.7 else f"{page.name} {fact.in_place}"
+        text = fact.fronted(page.name)
         made.add(Question(f"{text}?", [fact.answer], dataset=MADE_FACT, kind="single", supporting_titles=[page.title]))
     return made.questions
 
@@ -446,12 +446,13 @@ def _drawn(facts: Sequence[Fact], count: int, rng: random.Random) -> list[Fact]:
 
 
 def _shuffled(pages: Mapping[str, Page], rng: random.Random) -> list[tuple[Page, Fact]]:
-    """Each page that may be named, and one of its facts."""
+    """Each page that may be named, and one of its facts that can be asked for up front."""
     drawn: list[tuple[Page, Fact]] = []
     for title in sorted(pages):
         page = pages[title]
-        if page.is_open and page.facts:
-            drawn.append((page, _drawn(page.facts, 1, rng)[0]))
+        facts = [fact for fact in page.facts if fact.fronted(page.name)] if page.is_open else []
+        if facts:
+            drawn.append((page, _drawn(facts, 1, rng)[0]))
     rng.shuffle(drawn)
     return drawn
 

@@ -4,7 +4,9 @@ A page whose first sentences name one maker ("... film directed by X") and a pag
 biography of someone of that trade give a `Work`; two works of one sort give a question. Nothing is taken from a question
 set: the wordings are our own, the answer is what both biographies say. Things that a forbidden question (dev, test,
 validation) names are left out altogether, so no evaluation question is met half-way either. Directions, the place of the
-right answer, and yes and no are balanced, and the seed alone decides which questions come out.
+right answer, and yes and no are balanced, and so is what the years of the two things would suggest: of two films the older
+one mostly has the older director, and a policy that is paid for answers finds that out. The seed alone decides which
+questions come out.
 """
 
 from __future__ import annotations
@@ -42,6 +44,9 @@ MAX_OPENING_CHARS = 700
 """How much of a page is read."""
 MIN_WORKS = 4
 """A sort of thing with fewer is left out: they would only meet each other."""
+POLAR_SHARE = 0.25
+DRAWS = 80
+"""Pairs drawn for each question wanted, at most: most are left out because the years suggest the answer."""
 MAX_USES = 5
 """A thing is in this many questions at most."""
 SHARES = {"film": 0.55, "album": 0.12, "song": 0.08, "novel": 0.12, "book": 0.04}
@@ -67,6 +72,8 @@ class Work:
     name: str
     title: str
     maker: Person
+    year: int | None = None
+    """The first year its page tells."""
 
 
 # ---- people ----------------------------------------------------------------------------------------------------------
@@ -196,7 +203,8 @@ def read_work(passage: Passage, people: Mapping[str, Person]) -> Work | None:
             return None
         if normalise(person.name).split()[-1] in normalise(name).split():  # the name of the thing would tell its maker
             return None
-        return Work(thing[1], name, passage.title, person)
+        year = next((date[0] for date, _, _ in dates_in(passage.text[:MAX_OPENING_CHARS])), None)
+        return Work(thing[1], name, passage.title, person, year)
     return None
 
 
@@ -361,19 +369,26 @@ def make_mixed(
     seen = set(forbidden)
     uses: Counter[str] = Counter()
     num_asked: Counter[_Form] = Counter()
-    for number in range(8 * max_questions):  # pairs that do not fit are drawn again
+    num_suggested: Counter[bool] = Counter()
+    num_polar = 0
+    for number in range(DRAWS * max_questions):  # pairs that do not fit are drawn again
         if len(made) == max_questions:
             break
         form = _FORMS[number % len(_FORMS)]
+        if form.ask.is_polar and num_polar > POLAR_SHARE * len(made):
+            continue
         works = groups[rng.choices(nouns, weights)[0]]
         pair = _draw(works, form, num_asked[form] % 2 == 0, rng, uses)
         if pair is None:
             continue
+        suggested = _is_suggested(form.ask, *pair)
         question = _ask(form, *pair, rng)
         key = normalise(question.question)
-        if key in seen:
+        if key in seen or (suggested is not None and num_suggested[suggested] > num_suggested[not suggested]):
             continue
         seen.add(key)
+        num_suggested[suggested is True] += suggested is not None
+        num_polar += form.ask.is_polar
         num_asked[form] += 1
         uses.update(work.title for work in pair)
         made.append(question)
@@ -402,6 +417,13 @@ def _draw(
     if one.maker.name == other.maker.name or order == 0:
         return None
     return (one, other) if (order == ask.direction) == wants_first else (other, one)
+
+
+def _is_suggested(ask: Ask, one: Work, other: Work) -> bool | None:
+    """Whether the years of the things alone lead to the right answer; None where they lead nowhere."""
+    if ask.is_polar or one.year is None or other.year is None or one.year == other.year:
+        return None
+    return (one.year > other.year) == (_order(one, other, ask.aspect) > 0)
 
 
 def _of_any_nation(works: Sequence[Work], rng: random.Random) -> Work:
