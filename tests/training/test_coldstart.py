@@ -224,7 +224,10 @@ async def test_missing_words_prove_nothing_but_another_nationality_does(
     norwegian = "Are both Ada Brenn and Carl Dorn Norwegian painters?"
     assert await reason(ask(norwegian, "yes"), search, encoder) == "evidence_disagrees"
     last = turns(await taught(ask(norwegian, "no"), search, encoder))[-1]
-    assert re.search(r"Ada Brenn: [^.]+\. Yes\. .*Carl Dorn[^:]*: [^.]+\. No\. So no\.", last.thought or "")
+    assert re.search(
+        r"Ada Brenn: [^.]+\. Is that Norwegian painters\? Yes\. .*Carl Dorn: [^.]+\. Is that Norwegian painters\? No\. So no\.",
+        last.thought or "",
+    )
 
 
 async def test_too_long_trajectories_are_dropped(search: Search, encoder: TokenizerEncoder) -> None:
@@ -470,3 +473,11 @@ def test_a_run_writes_data_that_never_touches_validation_or_dev(
     assert [one.question for one in parallel] == [one.question for one in sequential]
     assert report["parallel"]["split_ratio"]["parallel"] == 1.0
     assert report["sequential"]["split_ratio"]["parallel"] == 0.0
+
+
+async def test_a_choice_names_the_one_that_fits_beside_its_yes(search: Search, encoder: TokenizerEncoder) -> None:
+    choice = Question("Who was a sculptor, Ada Brenn or Tom Hale?", ["Tom Hale"], id="c", kind="parallel")
+    thought = grammar.parse_turn((await taught(choice, search, encoder)).segments[-1].text).thought or ""
+    assert thought.count("Is that sculptor?") == 2
+    assert "Is that sculptor? No." in thought
+    assert thought.endswith("Is that sculptor? Yes, Tom Hale. So Tom Hale.")

@@ -27,7 +27,7 @@ from parallelsearch.retrieval.base import Hit
 from parallelsearch.rollout import Limits, rollout
 from parallelsearch.search import Search
 from parallelsearch.training import decompose
-from parallelsearch.training.evidence import Shown, find_phrase, overlap
+from parallelsearch.training.evidence import Shown, find_phrase, overlap, without_nation
 from parallelsearch.training.lessons import (
     ChainLesson,
     ComparisonLesson,
@@ -189,7 +189,9 @@ async def plan_comparison(
             # In the order in which the question names them.
             proposals.append(tuple(sorted(known, key=question.question.find)))
     if not proposals:
-        proposals += list(dict.fromkeys(decompose.compared(question.question)))[:6]
+        found_names = list(dict.fromkeys(decompose.compared(question.question)))[:6]
+        proposals += list(dict.fromkeys(tuple(map(without_nation, names)) for names in found_names))
+        proposals += [names for names in found_names if names not in proposals]
     if not proposals:
         raise Drop("no_names_found")
     for names in proposals:

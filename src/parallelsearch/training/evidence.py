@@ -341,6 +341,14 @@ def nationalities(text: str) -> list[str]:
     return list(dict.fromkeys(_BY_DEMONYM.findall(_without_brackets(text))))
 
 
+def without_nation(name: str) -> str:
+    """A name without the nationality that a question puts behind it: "are A B and C D Norwegian painters?"."""
+    words = name.split()
+    while len(words) > 2 and words[-1] in _DEMONYM:
+        words.pop()
+    return " ".join(words)
+
+
 def homeland(nationality: str) -> str:
     """The country of a nationality: Norway for Norwegian."""
     return _DEMONYM[nationality]

@@ -39,6 +39,7 @@ from parallelsearch.training.evidence import (
 )
 from parallelsearch.trajectory import Question
 
+MAX_TRAIT_WORDS = 6
 TRAIT_SHARE = 0.6
 """A passage has a trait when it has this share of its words: with 0.6, two of three and both of two."""
 
@@ -317,13 +318,20 @@ class ComparisonLesson(Lesson):
             holds = [share > min(shares) for share in shares]
         else:
             holds = [False, False]
-        return f"Asked: {' '.join(words[:6])}. {self.marked((quotes[0], quotes[1]), holds)} So {self.answer}."
+        return f"{self.marked((quotes[0], quotes[1]), holds)} So {self.answer}."
 
-    def marked(self, quotes: Sequence[Quote], holds: Sequence[bool]) -> str:
-        """Each quote with its own verdict behind it: a small model judges what it has just written, not two at once."""
+    def marked(self, quotes: Sequence[Quote], holds: Sequence[bool], *, is_choice: bool = False) -> str:
+        """Each quote with what is asked and its own verdict behind it: a small model judges what stands side by side, not two
+        things at once. Where one of them is the answer, the yes names it, so that concluding is copying."""
+        spelt = {normalise(word): word.strip(' ,;:?!."“”()') for word in self.question.question.split()}
+        asked = " ".join(spelt.get(word, word) for word in self.words[:MAX_TRAIT_WORDS])
+        verdicts = [
+            ("Yes, " + name if is_choice else "Yes") if fits else "No"
+            for name, fits in zip(self.names, holds, strict=True)
+        ]
         return " ".join(
-            f"{templates.quote(name, quote)} {'Yes' if fits else 'No'}."
-            for name, quote, fits in zip(self.names, quotes, holds, strict=True)
+            f"{templates.quote(name, quote)} Is that {asked}? {verdict}."
+            for name, quote, verdict in zip(self.names, quotes, verdicts, strict=True)
         )
 
     def by_sameness(self, pages: Sequence[Shown]) -> str:
@@ -347,8 +355,8 @@ class ComparisonLesson(Lesson):
         if quotes[0] is None or quotes[1] is None:
             raise Drop("nothing_to_quote")
         winner = self.winner(0 if scores[0] > scores[1] else 1)
-        told = self.marked((quotes[0], quotes[1]), [scores[0] > scores[1], scores[1] > scores[0]])
-        return f"Asked: {' '.join(words[:6])}. {told} So {winner}."
+        told = self.marked((quotes[0], quotes[1]), [scores[0] > scores[1], scores[1] > scores[0]], is_choice=True)
+        return f"{told} So {winner}."
 
     def conclude_common(self, pages: Sequence[Shown]) -> str:
         """What they share: the answer quoted from each page that has it, and at least one must."""
@@ -362,7 +370,8 @@ class ComparisonLesson(Lesson):
                 parts.append(templates.quote(name, chosen))
         if num_with == 0:
             raise Drop("answer_not_shown")
-        return f"{' '.join(parts)} {templates.gives(self.rng, self.answer)}"
+        shared = f"In both: {self.answer}. " if num_with == len(pages) == 2 else ""
+        return f"{' '.join(parts)} {shared}{templates.gives(self.rng, self.answer)}"
 
 
 # ---- chains, single facts, written decompositions --------------------------------------------------------------------
