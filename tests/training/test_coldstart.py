@@ -481,3 +481,23 @@ async def test_a_choice_names_the_one_that_fits_beside_its_yes(search: Search, e
     assert thought.count("Is that sculptor?") == 2
     assert "Is that sculptor? No." in thought
     assert thought.endswith("Is that sculptor? Yes, Tom Hale. So Tom Hale.")
+
+
+async def test_a_chain_whose_answer_stands_beside_the_link_alone_is_dropped(encoder: TokenizerEncoder) -> None:
+    """A policy that is taught to quote the linking sentence twice does so whatever is asked."""
+    pages = [
+        Passage("1", "Old Mill", "Old Mill is a mill in Velden. It was built by Rosa Lind for a Danish brewer."),
+        Passage("2", "Rosa Lind", "Rosa Lind was an architect. She drew many mills."),
+        Passage("3", "Kelp", "Kelp is a large brown seaweed."),
+    ]
+    question = Question(
+        "What was the nationality of the brewer that the architect of Old Mill built it for?",
+        ["Danish"],
+        id="b",
+        kind="sequential",
+        supporting_titles=["Old Mill", "Rosa Lind"],
+    )
+    assert await reason(question, Search(BM25Retriever.from_passages(pages), k=3), encoder) == "answer_beside_link"
+    pages[1] = Passage("2", "Rosa Lind", "Rosa Lind was an architect. She drew a mill for a Danish brewer.")
+    last = turns(await taught(question, Search(BM25Retriever.from_passages(pages), k=3), encoder))[-1]
+    assert "Rosa Lind: She drew a mill for a Danish brewer" in (last.thought or "")

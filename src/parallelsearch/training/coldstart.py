@@ -264,14 +264,14 @@ def _known_bridge(question: Question, hits: Sequence[Hit]) -> str:
         missing = [
             hit.title for hit in hits if hit.title in titles and any(find_phrase(hit.text, one) for one in answers)
         ] or titles[-1:]
-    for title in missing:
+    # What the question names already is no bridge: to search for it again would be to stay where one is.
+    unnamed = [title for title in missing if decompose.mention_of(title, question.question) is None]
+    if not unnamed:
+        raise Drop("answer_beside_link")
+    for title in unnamed:
         name = decompose.base_title(title)
         if any(find_phrase(f"{hit.title} {hit.text}", name) for hit in hits):
             return name
-    for title in missing:
-        mention = decompose.mention_of(title, question.question)
-        if mention is not None:
-            return mention
     raise Drop("no_bridge")
 
 

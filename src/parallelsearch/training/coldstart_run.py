@@ -55,6 +55,7 @@ _LEARNABLE = frozenset(
         "dates_not_told_apart",
         "no_trait",
         "bridge_not_shown",
+        "answer_beside_link",
         "too_long",
     }
 )

@@ -386,6 +386,8 @@ class ChainLesson(Lesson):
     second_query: str = ""
     topic: str = ""
     start: str | None = None
+    linked: int | None = None
+    """The number of the passage that names the bridge, once it has been quoted."""
 
     def turn(self, number: int, shown: Sequence[Shown]) -> str:
         if number == 0:
@@ -394,16 +396,21 @@ class ChainLesson(Lesson):
             return render_turn(
                 f"{self.link(shown)}{templates.next_link(self.rng, self.bridge, self.topic)}", [self.second_query]
             )
+        # The bridge's own page, or any but the one that led to it: to quote that again is to have learned nothing.
+        own = [passage for passage in shown if same_name(self.bridge, passage.title)]
+        others = [passage for passage in shown if passage.number != self.linked]
         words = content_words(self.question.question)
-        pages = [passage for passage in shown if same_name(self.bridge, passage.title)]
-        is_there = best_clause(pages, self.question.golden_answers, words, self.max_quote_words) is not None
-        return self.answer_from(pages if is_there else shown)
+        for pages in (own, others):
+            if best_clause(pages, self.question.golden_answers, words, self.max_quote_words) is not None:
+                return self.answer_from(pages)
+        raise Drop("answer_beside_link" if others != list(shown) else "answer_not_shown")
 
     def link(self, shown: Sequence[Shown]) -> str:
         """The words that lead from the first passage to the second."""
         words = content_words(self.question.question)
         found = best_clause(shown, [self.bridge], words, self.max_quote_words)
         if found is not None:
+            self.linked = found[0].number
             return f"{templates.quote(found[0].title, found[1])} "
         page = page_of(self.bridge, shown)
         told = definition(page, self.max_quote_words) if page is not None else None
