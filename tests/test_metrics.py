@@ -507,6 +507,22 @@ def test_a_summary_has_every_row_and_every_promise() -> None:
         assert name in summary  # the contract of summary.json
 
 
+def test_a_right_answer_without_the_evidence_is_not_grounded() -> None:
+    both = [[[hit("A")], [hit("B")]]]
+    rows = [
+        row_of(made(both, id="1", titles=["A", "B"])),  # right, with everything at hand
+        row_of(made(both, "no", id="2", titles=["A", "B"])),  # wrong, with everything at hand
+        row_of(made(both, id="3", titles=["A", "C"])),  # right by luck
+        row_of(made(both, id="4", titles=["A", "C"])),
+        row_of(made(both, id="5")),  # nobody knows what the evidence is
+    ]
+    summary = summarise(rows, num_resamples=50)
+    assert summary["em"] == pytest.approx(4 / 5)
+    assert summary["grounded_em"] == pytest.approx(1 / 4)
+    assert summary["em_given_gold"] == pytest.approx(1 / 2)
+    assert summarise(rows[4:], num_resamples=50)["grounded_em"] is None
+
+
 def test_subsets_are_cut_by_data_set_kind_and_trap() -> None:
     rows = rows_for_sums()
     rows[0].trap = "looks_sequential"

@@ -295,6 +295,12 @@ def _ratios(rows: Sequence[Row]) -> dict[str, Ratio]:
         ),
         "gold_recall": mean("gold_recall"),
         "all_gold_ratio": mean("has_all_gold"),
+        "grounded_em": share(
+            (row.em and bool(row.has_all_gold) for row in rows), (row.has_all_gold is not None for row in rows)
+        ),
+        "em_given_gold": share(
+            (row.em and bool(row.has_all_gold) for row in rows), (bool(row.has_all_gold) for row in rows)
+        ),
         "elapsed_s": mean("elapsed_s"),
         "response_tokens": mean("response_tokens"),
         "num_output_tokens": mean("num_output_tokens"),

@@ -50,6 +50,8 @@ _DETAILS: tuple[tuple[str, str, str], ...] = (
     ("decomposition_recall", "split recall", ".3f"),
     ("rounds_accuracy", "rounds as needed", ".3f"),
     ("all_gold_ratio", "all gold found", ".3f"),
+    ("grounded_em", "EM with all gold found", ".3f"),
+    ("em_given_gold", "EM where all gold was found", ".3f"),
     ("generate_s", "generating s", ".2f"),
     ("wait_s", "waiting for search s", ".2f"),
     ("search_s", "searches in sequence s", ".2f"),
