@@ -16,8 +16,8 @@ from parallelsearch.training.made_facts import (
     make_chains,
     make_facts,
     read_links,
-    read_pages,
 )
+from parallelsearch.training.page_facts import read_pages
 
 _CITIES = ("Askvik", "Borgsund", "Dalholm", "Elvestad", "Fjordnes", "Grenvik", "Holmdal", "Innsund")
 _BANDS = ("Amber Kites", "Blue Lanterns", "Copper Foxes", "Dusty Organs", "Early Ferries", "Faded Maps")

@@ -27,10 +27,10 @@ from parallelsearch.retrieval.base import Hit
 from parallelsearch.rollout import Limits, rollout
 from parallelsearch.search import Search
 from parallelsearch.training import decompose
+from parallelsearch.training.comparisons import ComparisonLesson
 from parallelsearch.training.evidence import Shown, find_phrase, overlap, without_nation
 from parallelsearch.training.lessons import (
     ChainLesson,
-    ComparisonLesson,
     Drop,
     Lesson,
     SingleLesson,

@@ -17,6 +17,7 @@ from typing import Any
 from parallelsearch.answers import normalise
 from parallelsearch.grammar import render_turn
 from parallelsearch.training import templates
+from parallelsearch.training.comparisons import ComparisonLesson
 from parallelsearch.training.decompose import Ask, base_title
 from parallelsearch.training.evidence import (
     Quote,
@@ -28,7 +29,7 @@ from parallelsearch.training.evidence import (
     find_phrase,
     nationality,
 )
-from parallelsearch.training.lessons import ComparisonLesson, Drop, Lesson
+from parallelsearch.training.lessons import Drop, Lesson
 from parallelsearch.trajectory import Question
 
 METADATA = "mixed"

@@ -21,7 +21,8 @@ from parallelsearch.policy.base import Policy
 from parallelsearch.search import Search
 from parallelsearch.training import decompose
 from parallelsearch.training.coldstart import ColdStartSettings, plan, teach
-from parallelsearch.training.lessons import ComparisonLesson, Drop
+from parallelsearch.training.comparisons import ComparisonLesson
+from parallelsearch.training.lessons import Drop
 from parallelsearch.trajectory import Question
 
 DECIDED: dict[str, int] = {

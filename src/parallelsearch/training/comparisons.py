@@ -1,0 +1,305 @@
+"""The lesson of a comparison: all names at once, or one after the other for the sequential twin, and a verdict from evidence.
+
+A comparison is decided by what its pages say: dates, ages, numbers, nationalities, or which page fits a description. The last
+thought takes steps that a small model can take, each a copy or a look at two things that stand side by side. What the
+evidence does not decide as the golden answer does is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from parallelsearch.answers import normalise
+from parallelsearch.grammar import render_turn
+from parallelsearch.training import templates
+from parallelsearch.training.decompose import Ask
+from parallelsearch.training.evidence import (
+    Date,
+    Quote,
+    Shown,
+    beginning_verbs,
+    birth_date,
+    clause_about,
+    clause_with,
+    country,
+    death_date,
+    definition,
+    event_date,
+    is_of_another_nation,
+    later_of,
+    nationality,
+    number_near,
+    overlap,
+    trait_words,
+)
+from parallelsearch.training.lessons import Drop, Lesson, page_of
+
+MAX_TRAIT_WORDS = 6
+TRAIT_SHARE = 0.6
+"""A passage has a trait when it has this share of its words: with 0.6, two of three and both of two."""
+
+
+@dataclass(slots=True)
+class ComparisonLesson(Lesson):
+    """Names that do not depend on each other; `queries` has one for each."""
+
+    names: tuple[str, ...] = ()
+    queries: tuple[str, ...] = ()
+    ask: Ask = field(default_factory=lambda: Ask("trait"))
+    relation: str = ""
+    at_once: bool = True
+
+    def turn(self, number: int, shown: Sequence[Shown]) -> str:
+        topic = templates.topic_of(self.ask, self.relation)
+        if number == 0:
+            plan = templates.plan_parallel if self.at_once else templates.plan_one_by_one
+            return render_turn(plan(self.rng, self.names, topic), self.queries if self.at_once else self.queries[:1])
+        pages = []
+        for name in self.names:
+            page = page_of(name, shown, self.question.supporting_titles or (), self.words)
+            if page is not None:
+                pages.append(page)
+            elif self.at_once or len(pages) >= number:
+                break
+            else:
+                raise Drop("page_not_found")
+        if not self.at_once and number < len(self.names):
+            if len(pages) < number:
+                raise Drop("page_not_found")
+            name = self.names[number - 1]
+            seen = self.glimpse(pages[number - 1])
+            lead = f"{templates.quote(name, seen)} " if seen else ""
+            return render_turn(lead + templates.next_of(self.rng, self.names[number], topic), [self.queries[number]])
+        if len(pages) < len(self.names):
+            raise Drop("page_not_found")
+        if len({page.number for page in pages}) < len(pages):
+            raise Drop("same_page")
+        return render_turn(self.conclude(pages), answer=self.answer)
+
+    def glimpse(self, page: Shown) -> Quote | None:
+        """What one page says on the thing compared, for the thought between two searches."""
+        text, words = page.text, self.words
+        date = (
+            birth_date(text)
+            if self.ask.aspect == "birth"
+            else death_date(text)
+            if self.ask.aspect == "death"
+            else (event_date(text, beginning_verbs(words)) or (None, None))[:2]
+            if self.ask.aspect in ("date", "year")
+            else None
+        )
+        if date is not None and date[1] is not None:
+            return Quote(str(date[1]), page.number)
+        if self.ask.aspect == "count":
+            counted = number_near(page, words, self.max_quote_words)
+            return counted[1] if counted else None
+        return self.trait_quote(page)
+
+    @property
+    def words(self) -> list[str]:
+        return trait_words(self.question.question, self.names)
+
+    def conclude(self, pages: Sequence[Shown]) -> str:
+        """The thought that decides, checked against the golden answer."""
+        if len(pages) != 2:
+            return self.conclude_common(pages)
+        aspect = self.ask.aspect
+        if aspect in ("birth", "death"):
+            find = birth_date if aspect == "birth" else death_date
+            dates = [find(page.text) for page in pages]
+            verb = "was born" if aspect == "birth" else "died"
+            return self.by_date([date if date is None else (*date, verb) for date in dates], pages)
+        if aspect in ("date", "year"):
+            verbs = beginning_verbs(self.words)
+            return self.by_date([event_date(page.text, verbs) for page in pages], pages)
+        if aspect == "age":
+            return self.by_age(pages)
+        if aspect == "count":
+            return self.by_count(pages)
+        if aspect in ("nationality", "country"):
+            return self.by_nation(pages)
+        if aspect == "same":
+            return self.by_sameness(pages)
+        if self.ask.is_polar:
+            return self.by_trait(pages)
+        return self.by_choice(pages) if aspect == "trait" else self.conclude_common(pages)
+
+    def winner(self, index: int) -> str:
+        """The name that wins, if it is the golden answer."""
+        name, other = self.names[index], self.names[1 - index]
+        if normalise(name) == normalise(self.answer):
+            return name
+        raise Drop("evidence_disagrees" if normalise(other) == normalise(self.answer) else "answer_not_as_asked")
+
+    def polar(self, is_yes: bool) -> str:
+        if self.ask.differs:
+            is_yes = not is_yes
+        if normalise(self.answer) not in ("yes", "no"):
+            raise Drop("answer_not_as_asked")
+        if (normalise(self.answer) == "yes") != is_yes:
+            raise Drop("evidence_disagrees")
+        return self.answer
+
+    def by_date(self, found: Sequence[tuple[Date, str, str] | None], pages: Sequence[Shown]) -> str:
+        first, second = found
+        if first is None or second is None:
+            raise Drop("no_date_found")
+        order = later_of(first[0], second[0])
+        numbers = [page.number for page in pages]
+        one, other = first[1], second[1]
+        if first[0][0] != second[0][0]:  # the years decide: the rest would only be in the way
+            one, other = str(first[0][0]), str(second[0][0])
+        if self.ask.aspect == "year":
+            self.polar(first[0][0] == second[0][0])
+            same = "the same year" if first[0][0] == second[0][0] else "different years"
+            return f"{templates.compare_values(self.names, (one, other), numbers, 'is from')} These are {same}."
+        if order == 0:
+            raise Drop("dates_not_told_apart")
+        winner = self.winner(0 if order == self.ask.direction else 1)
+        if self.ask.aspect not in ("birth", "death"):
+            quotes = [
+                Quote(f"{date[2] or 'from'} {said}", page.number)
+                for date, said, page in zip((first, second), (one, other), pages, strict=True)
+            ]
+            told = " ".join(templates.quote(name, quote) for name, quote in zip(self.names, quotes, strict=True))
+        else:
+            told = templates.compare_values(self.names, (one, other), numbers, first[2])
+        early, late = (one, other) if order < 0 else (other, one)
+        which, value = ("earlier", early) if self.ask.direction < 0 else ("later", late)
+        return f"{templates.asked_for(which)} {told} {templates.decide(late, early, which, value, winner)}"
+
+    def by_age(self, pages: Sequence[Shown]) -> str:
+        spans = [(birth_date(page.text), death_date(page.text)) for page in pages]
+        years = [(born[0][0], died[0][0]) for born, died in spans if born is not None and died is not None]
+        if len(years) < len(pages):
+            raise Drop("no_date_found")
+        ages = [died - born for born, died in years]
+        if abs(ages[0] - ages[1]) < 2:  # without days, a year may be one too many
+            raise Drop("dates_not_told_apart")
+        winner = self.winner(0 if (ages[0] > ages[1]) == (self.ask.direction > 0) else 1)
+        told = " ".join(
+            f"[{page.number}] {name} lived from {born} to {died}, {age} years."
+            for page, name, (born, died), age in zip(pages, self.names, years, ages, strict=True)
+        )
+        return f"{told} {self.by_size(max(ages), min(ages), winner)}"
+
+    def by_count(self, pages: Sequence[Shown]) -> str:
+        first, second = (number_near(page, self.words, self.max_quote_words) for page in pages)
+        if first is None or second is None:
+            raise Drop("no_number_found")
+        if first[0] == second[0]:
+            raise Drop("numbers_equal")
+        winner = self.winner(0 if (first[0] > second[0]) == (self.ask.direction > 0) else 1)
+        quotes = f"{templates.quote(self.names[0], first[1])} {templates.quote(self.names[1], second[1])}"
+        return f"{quotes} {self.by_size(max(first[0], second[0]), min(first[0], second[0]), winner)}"
+
+    def by_size(self, high: float, low: float, winner: str) -> str:
+        which, value = ("larger", high) if self.ask.direction > 0 else ("smaller", low)
+        verdict = templates.decide(f"{high:,g}", f"{low:,g}", which, f"{value:,g}", winner, "more than")
+        return f"{templates.asked_for(which)} {verdict}"
+
+    def by_nation(self, pages: Sequence[Shown]) -> str:
+        find = nationality if self.ask.aspect == "nationality" else country
+        first, second = (find(page) for page in pages)
+        if first is None or second is None:
+            raise Drop("no_nation_found")
+        is_same = first[0] == second[0]
+        quotes = (
+            f"{templates.quote(self.names[0], first[1])} That is {first[0]}. "
+            f"{templates.quote(self.names[1], second[1])} That is {second[0]}."
+        )
+        if self.ask.is_polar:
+            self.polar(is_same)
+            verdict = f"Both: {first[0]}." if is_same else f"{first[0]} and {second[0]} are different."
+            return f"{quotes} {verdict} So {self.answer}."
+        if not is_same or normalise(first[0]) != normalise(self.answer):
+            raise Drop("evidence_disagrees")
+        return f"{quotes} Both are {first[0]}."
+
+    def trait_quote(self, page: Shown) -> Quote | None:
+        told = definition(page, self.max_quote_words)
+        about = clause_about(page, self.words, self.max_quote_words)
+        if about is not None and (told is None or about[1] > overlap(told.words, self.words)):
+            return about[0]
+        return told
+
+    def by_trait(self, pages: Sequence[Shown]) -> str:
+        """Whether both are something. Words that both pages have prove a yes, another nationality proves a no; words that
+        are missing prove nothing (a novelist is a writer), so there the golden answer is believed."""
+        words = self.words
+        if not words:
+            raise Drop("no_trait")
+        shares = [overlap(f"{page.title} {page.text}", words) / len(words) for page in pages]
+        quotes = [self.trait_quote(page) for page in pages]
+        if quotes[0] is None or quotes[1] is None:
+            raise Drop("nothing_to_quote")
+        strangers = [number for number, page in enumerate(pages) if is_of_another_nation(page, self.question.question)]
+        if strangers:
+            self.polar(False)
+        elif min(shares) >= TRAIT_SHARE:
+            self.polar(True)
+        if normalise(self.answer) not in ("yes", "no"):
+            raise Drop("answer_not_as_asked")
+        if (normalise(self.answer) == "yes") != self.ask.differs:
+            holds = [True, True]
+        elif strangers:
+            holds = [number not in strangers for number in range(2)]
+        elif shares[0] != shares[1]:
+            holds = [share > min(shares) for share in shares]
+        else:
+            holds = [False, False]
+        return f"{self.marked((quotes[0], quotes[1]), holds)} So {self.answer}."
+
+    def marked(self, quotes: Sequence[Quote], holds: Sequence[bool], *, is_choice: bool = False) -> str:
+        """Each quote with what is asked and its own verdict behind it: a small model judges what stands side by side, not two
+        things at once. Where one of them is the answer, the yes names it, so that concluding is copying."""
+        spelt = {normalise(word): word.strip(' ,;:?!."“”()') for word in self.question.question.split()}
+        asked = " ".join(spelt.get(word, word) for word in self.words[:MAX_TRAIT_WORDS])
+        verdicts = [
+            ("Yes, " + name if is_choice else "Yes") if fits else "No"
+            for name, fits in zip(self.names, holds, strict=True)
+        ]
+        return " ".join(
+            f"{templates.quote(name, quote)} Is that {asked}? {verdict}."
+            for name, quote, verdict in zip(self.names, quotes, verdicts, strict=True)
+        )
+
+    def by_sameness(self, pages: Sequence[Shown]) -> str:
+        """Whether two things share a state, a family, a maker: quoted side by side. No rule checks the verdict."""
+        quotes = [self.trait_quote(page) for page in pages]
+        if quotes[0] is None or quotes[1] is None:
+            raise Drop("nothing_to_quote")
+        if normalise(self.answer) not in ("yes", "no"):
+            raise Drop("answer_not_as_asked")
+        is_same = (normalise(self.answer) == "yes") != self.ask.differs
+        verdict = "These are the same." if is_same else "These are different."
+        told = f"{templates.quote(self.names[0], quotes[0])} {templates.quote(self.names[1], quotes[1])}"
+        return f"{told} {verdict} So {self.answer}."
+
+    def by_choice(self, pages: Sequence[Shown]) -> str:
+        words = self.words
+        scores = [overlap(f"{page.title} {page.text}", words) for page in pages]
+        if scores[0] == scores[1]:
+            raise Drop("no_difference_found")
+        quotes = [self.trait_quote(page) for page in pages]
+        if quotes[0] is None or quotes[1] is None:
+            raise Drop("nothing_to_quote")
+        winner = self.winner(0 if scores[0] > scores[1] else 1)
+        told = self.marked((quotes[0], quotes[1]), [scores[0] > scores[1], scores[1] > scores[0]], is_choice=True)
+        return f"{told} So {winner}."
+
+    def conclude_common(self, pages: Sequence[Shown]) -> str:
+        """What they share: the answer quoted from each page that has it, and at least one must."""
+        parts: list[str] = []
+        num_with = 0
+        for name, page in zip(self.names, pages, strict=True):
+            found = clause_with(page, self.answer, self.words, self.max_quote_words)
+            num_with += found is not None
+            chosen = found[0] if found else self.trait_quote(page)
+            if chosen is not None:
+                parts.append(templates.quote(name, chosen))
+        if num_with == 0:
+            raise Drop("answer_not_shown")
+        shared = f"In both: {self.answer}. " if num_with == len(pages) == 2 else ""
+        return f"{' '.join(parts)} {shared}{templates.gives(self.rng, self.answer)}"
