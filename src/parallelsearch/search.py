@@ -12,7 +12,7 @@ import asyncio
 import random
 import time
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +94,8 @@ class Search:
         self.max_query_chars, self.max_k, self.max_waiting = max_query_chars, max_k, max_waiting
         self.rate_per_s = rate_per_s
         self.stats = SearchStats()
+        self.on_busy: Callable[[bool], None] | None = None
+        """Called with True when a distinct query is on its way, and with False when it no longer is."""
         self._cache: OrderedDict[_Key, list[Hit]] = OrderedDict()
         self._cache_size = cache_size
         self._jobs: dict[_Key, _Job] = {}
@@ -180,8 +182,16 @@ class Search:
             raise SearchError(f"{len(self._waiting)} queries are waiting already; the queue is full")
         job = _Job(key, asyncio.get_running_loop().create_future())
         self._jobs[key] = job
+        if self.on_busy is not None:
+            self.on_busy(True)
         self._enqueue(job)
         return job
+
+    def _remove(self, job: _Job) -> None:
+        if self._jobs.get(job.key) is job:  # not one that was abandoned and asked for again
+            del self._jobs[job.key]
+            if self.on_busy is not None:
+                self.on_busy(False)
 
     def _enqueue(self, job: _Job) -> None:
         self._waiting.append(job)
@@ -216,7 +226,7 @@ class Search:
 
     def _abandon(self, job: _Job) -> None:
         """Nobody waits any more: the queue passes it over. If it is in flight, its late answer still fills the cache."""
-        self._jobs.pop(job.key, None)
+        self._remove(job)
         if not job.is_sent:
             job.future.cancel()
 
@@ -262,13 +272,13 @@ class Search:
             self._cache[job.key] = hits
             while len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
-        self._jobs.pop(job.key, None)
+        self._remove(job)
         if not job.future.done():
             job.end_s = time.perf_counter()
             job.future.set_result(hits)
 
     def _fail(self, job: _Job, error: SearchError) -> None:
-        self._jobs.pop(job.key, None)
+        self._remove(job)
         if not job.future.done():
             job.future.set_result(error)
 

@@ -132,16 +132,19 @@ class Trajectory:
         return [i for segment in self.segments if segment.author == "prompt" for i in segment.token_ids or ()]
 
     def response_ids(self) -> list[int]:
-        return [i for segment in self.segments if segment.author != "prompt" for i in segment.token_ids or ()]
+        ids: list[int] = []
+        for segment in self.segments:
+            if segment.author != "prompt":
+                ids += segment.token_ids or ()
+        return ids
 
     def loss_mask(self) -> list[int]:
         """1 for each response token the model sampled, 0 for what search, notices or a restored stop string put there."""
-        return [
-            int(segment.author == "model")
-            for segment in self.segments
-            if segment.author != "prompt"
-            for _ in segment.token_ids or ()
-        ]
+        mask: list[int] = []
+        for segment in self.segments:
+            if segment.author != "prompt":
+                mask += [int(segment.author == "model")] * len(segment.token_ids or ())
+        return mask
 
     def response_logprobs(self) -> list[float]:
         """One per response token, 0.0 where the model did not sample."""

@@ -1,12 +1,17 @@
-"""The draw: right distribution, keyed by seed and position alone, top-p, endings on the device."""
+"""The draw: right distribution, keyed by seed and position alone, top-p, endings on the device, the kernel for a GPU."""
 
 from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 import tiny_models
 import torch
 
-from parallelsearch.policy import draw
+from parallelsearch.policy import draw, slot_draw
 from parallelsearch.policy.stops import StopBank
 
 assert tiny_models  # sets the number of threads
@@ -114,3 +119,60 @@ def test_endings_tell_stop_from_eos_from_length() -> None:
         states, torch.tensor([2, 3, 4, 4]), torch.tensor([9, 9, 9, 1]), torch.tensor([9, 9, 9, 9])
     )
     assert [draw.FINISH[int(code)] for code in codes] == ["stop", "eos", "length", None]
+
+
+# ---- the kernel ------------------------------------------------------------------------------------------------------
+
+HOST_NAMES = """
+#include <math.h>
+#include <string.h>
+static unsigned int __float_as_uint(float x) { unsigned int bits; memcpy(&bits, &x, 4); return bits; }
+static float __uint2float_rn(unsigned int x) { return (float)x; }
+"""
+HOST_LOOP = """
+extern "C" void run(const float *logprobs, const float *first, const float *second, const float *is_drawn,
+                    float *out, int rows, int tokens) {
+    for (int r = 0; r < rows; r++)
+        for (int t = 0; t < tokens; t++)
+            out[r * tokens + t] = noisy_score<float>(logprobs[r * tokens + t], (float)t, first[r], second[r], is_drawn[r]);
+}
+"""
+
+
+def plain(logprobs: torch.Tensor, temperature: torch.Tensor, keys: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    return draw.choice_scores(logprobs, temperature, None, keys)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_the_kernel_computes_what_the_tensor_operations_do(tmp_path: Path) -> None:
+    """Its very source, compiled for the processor: a GPU is not needed to see that the numbers are the same."""
+    (tmp_path / "kernel.cpp").write_text(HOST_NAMES + slot_draw.SOURCE + HOST_LOOP)
+    library = tmp_path / "kernel.so"
+    subprocess.run(["g++", "-O1", "-shared", "-fPIC", str(tmp_path / "kernel.cpp"), "-o", str(library)], check=True)
+    compiled = ctypes.CDLL(str(library))
+
+    def scores(
+        logprobs: torch.Tensor, temperature: torch.Tensor, keys: tuple[torch.Tensor, torch.Tensor]
+    ) -> torch.Tensor:
+        out = torch.empty_like(logprobs)
+        columns = [logprobs, *(key.contiguous().view(torch.float32) for key in keys), (temperature > 0).float(), out]
+        compiled.run(*(ctypes.c_void_p(column.data_ptr()) for column in columns), *map(ctypes.c_int, logprobs.shape))
+        return out
+
+    assert slot_draw.agrees(scores, 49_152, torch.device("cpu"))
+
+
+def test_a_kernel_that_draws_otherwise_is_refused() -> None:
+    device = torch.device("cpu")
+    assert slot_draw.agrees(plain, 500, device)
+    assert not slot_draw.agrees(
+        lambda logprobs, temperature, keys: plain(logprobs, temperature, keys[::-1]), 500, device
+    )
+    assert not slot_draw.agrees(lambda logprobs, *_: logprobs, 500, device)
+    assert slot_draw.fused_scores(500, device) is None, "there is no kernel without a GPU"
+    assert torch.cuda.jiterator._create_jit_fn(slot_draw.SOURCE).kernel_name == "noisy_score"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_kernel_runs_on_this_gpu() -> None:
+    assert slot_draw.fused_scores(49_152, torch.device("cuda")) is not None

@@ -218,9 +218,14 @@ class NeverAskTheHost(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize("attention", ["folded", "flash"])
 @pytest.mark.parametrize(("has_noise", "has_cut"), [(False, False), (True, False), (True, True)])
-def test_a_decode_step_holds_nothing_a_graph_cannot(has_noise: bool, has_cut: bool) -> None:
+def test_a_decode_step_holds_nothing_a_graph_cannot(
+    has_noise: bool, has_cut: bool, attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     net = tiny_models.model()
+    monkeypatch.setattr(slot_decode, "choose_attention", lambda *_: attention)
+    monkeypatch.setattr(slot_cache, "flash_attention", lambda query, *_: query)
     bank = StopBank([b"x"] * net.config.vocab_size)
     start = bank.start(("</search>",))
     endings = draw.Endings(bank, [2], net.config.vocab_size, torch.device("cpu"))
@@ -276,6 +281,25 @@ def spans_by_definition(query: Any, keys: Any, values: Any, spans: slot_cache.Sp
     return output
 
 
+async def test_the_kernel_draws_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = tiny_models.model()
+    async with policy("slot", net) as made:
+        expected = drawn(await rollouts(made, 4, 0.8))
+    calls: list[int] = []
+
+    def kernel(logprobs: Any, temperature: Any, keys: Any) -> Any:
+        calls.append(len(logprobs))
+        return draw.choice_scores(logprobs, temperature, None, keys)
+
+    monkeypatch.setattr(slot_decode, "fused_scores", lambda *_: kernel)
+    async with policy("slot", net) as made:
+        assert drawn(await rollouts(made, 4, 0.8)) == expected
+        assert calls
+        calls.clear()
+        await rollouts(made, 2, 0.0)
+        assert not calls, "greedy rows have no noise"
+
+
 async def test_attention_over_whole_slots_draws_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything around the kernel: where each row's keys lie, how many count, padding behind the real queries."""
     net = tiny_models.model()
@@ -294,6 +318,45 @@ async def test_attention_over_whole_slots_draws_the_same_tokens(monkeypatch: pyt
         assert made.describe()["attention"] == "flash"
     assert min(calls) == 1, "decoding went through it"
     assert max(calls) > 1, "later turns went through it"
+
+
+@pytest.mark.parametrize("size", [None, 4])
+async def test_a_step_over_whole_slots_is_for_the_rows_that_run(
+    monkeypatch: pytest.MonkeyPatch, size: int | None
+) -> None:
+    """Parked and vacant slots below a running one cost nothing and are not touched; `size` stands for a graph's."""
+    net = tiny_models.model()
+    prompts = [f"Question number {i}?" for i in range(8)]
+
+    async def draws(made: LocalPolicy) -> list[list[int] | None]:
+        async def turns(number: int) -> list[int]:
+            async with made.session(f"{number}") as key:
+                segments, ids = [made.prompt(prompts[number], "")], []
+                for turn in range(2):
+                    count = 3 + 4 * (number if turn else 8 - number)
+                    sampling = Sampling(0.9, 1.0, number)
+                    result = await one(made, segments, sampling, key, max_tokens=count, stop=())
+                    segments += [result.segment(), made.insert(" and more", "search")]
+                    ids += result.token_ids or []
+                return ids
+
+        return list(await asyncio.gather(*(turns(number) for number in range(8))))
+
+    async with policy("slot", net) as made:
+        expected = await draws(made)
+    monkeypatch.setattr(slot_decode, "choose_attention", lambda *_: "flash")
+    monkeypatch.setattr(slot_cache, "flash_attention", spans_by_definition)
+    if size is not None:
+        monkeypatch.setattr(SlotEngine, "_size_of_graph", lambda self, count: -(-count // size) * size)
+    async with policy("slot", net, max_slots=8) as made:
+        slots(made).decoder.reserve(8, 128)  # as on a GPU, where the cache is there from the start
+        assert await draws(made) == expected
+        stats = made.engine.stats
+        assert stats["moves"] == 0
+        if size is None:
+            assert stats["row_steps"] == stats["useful"]
+        else:
+            assert stats["useful"] < stats["row_steps"] <= stats["useful"] + (size - 1) * stats["steps"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -59,7 +59,8 @@ class BatchEngine(Engine):
     def _work(self) -> None:
         while (batch := self._next_batch()) is not None:
             try:
-                self._run(batch)
+                with self._at_work():
+                    self._run(batch)
             except Exception as error:
                 for request in batch:
                     request.fail(as_policy_error(error))

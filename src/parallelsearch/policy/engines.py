@@ -15,7 +15,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,6 +111,8 @@ class Engine(ABC):
         self.max_context = max_context
         self.deterministic = deterministic
         self.stats: Counter[str] = Counter()
+        self.on_busy: Callable[[bool], None] | None = None
+        """Called in the worker thread: with True before the model runs, with False after."""
         self._wake = threading.Condition()
         self._waiting: list[Request] = []
         self._live: Counter[str] = Counter()
@@ -215,6 +218,18 @@ class Engine(ABC):
     @abstractmethod
     def _work(self) -> None:
         """The thread: take requests, run the model, deliver; return when closing."""
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Around what the thread does with the model."""
+        told = self.on_busy
+        if told is not None:
+            told(True)
+        try:
+            yield
+        finally:
+            if told is not None:
+                told(False)
 
     def _rest(self, delay_s: float | None) -> None:
         """The thread has nothing to do: wait for news, or for the delay to pass. Called with the lock held."""

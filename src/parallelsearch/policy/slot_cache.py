@@ -206,7 +206,7 @@ class SlotCache:
         self.values = [self._empty(0, 0) for _ in range(config.num_hidden_layers)]
         self.bytes_per_token = 2 * len(self.keys) * self._shape[0] * self._shape[1] * dtype.itemsize
         self._slots: Tensor | None = None
-        self._positions = torch.zeros(0, dtype=torch.long)
+        self._positions = self._rows = torch.zeros(0, dtype=torch.long)
         self._num_rows = self._kv_length = 0
         self._is_fresh = self._is_whole = False
 
@@ -230,11 +230,12 @@ class SlotCache:
                 tensors[layer][:kept_slots, :kept_length] = old[:, :kept_length]
         return True
 
-    def for_decode(self, positions: Tensor, kv_length: int, is_whole: bool = False) -> SlotCache:
-        """The next forward pass feeds one token to each of the first slots. `is_whole`: it gets the whole cache to read
-        from, not the rows and columns that count."""
+    def for_decode(self, positions: Tensor, kv_length: int, slots: Tensor | None = None) -> SlotCache:
+        """The next forward pass feeds one token to each of `slots`, and gets the whole cache to read from; without them,
+        to each of the first slots, and gets the rows and columns that count."""
         self._slots, self._positions, self._kv_length = None, positions, kv_length
-        self._num_rows, self._is_fresh, self._is_whole = positions.shape[0], False, is_whole
+        self._num_rows, self._is_fresh, self._is_whole = positions.shape[0], False, slots is not None
+        self._rows = torch.arange(self._num_rows, device=self._device) if slots is None else slots
         return self
 
     def for_prefill(
@@ -254,9 +255,8 @@ class SlotCache:
         keys, values = self.keys[layer], self.values[layer]
         kv = self._kv_length
         if self._slots is None:
-            rows = torch.arange(self._num_rows, device=keys.device)
-            keys[rows, self._positions] = key[:, :, 0].to(keys.dtype)
-            values[rows, self._positions] = value[:, :, 0].to(values.dtype)
+            keys[self._rows, self._positions] = key[:, :, 0].to(keys.dtype)
+            values[self._rows, self._positions] = value[:, :, 0].to(values.dtype)
             if self._is_whole:
                 return keys, values
             return keys[: self._num_rows, :kv].transpose(1, 2), values[: self._num_rows, :kv].transpose(1, 2)

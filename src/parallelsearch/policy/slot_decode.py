@@ -18,6 +18,7 @@ from torch import Tensor
 
 from parallelsearch.policy import draw
 from parallelsearch.policy.slot_cache import SlotCache, Spans, attention, choose_attention, register_attention
+from parallelsearch.policy.slot_draw import fused_scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class SlotDecoder:
         self.attention = choose_attention(
             config.num_attention_heads, config.num_key_value_heads, dim, dtype, self.device
         )
+        self._fused_scores = fused_scores(config.vocab_size, self.device)
         self.use_graphs = self.device.type == "cuda" if use_graphs is None else use_graphs
         self.max_window = max_window
 
@@ -80,7 +82,7 @@ class SlotDecoder:
         self.out_tokens = torch.zeros((max_slots, max_window), dtype=torch.long, device=self.device)
         self.out_logprobs = torch.zeros((max_slots, max_window), dtype=torch.float32, device=self.device)
         self._columns = torch.zeros(0, dtype=torch.long, device=self.device)
-        self._slots = torch.arange(max_slots, device=self.device)
+        self._picked = torch.arange(max_slots, device=self.device)
         # One column: nothing is hidden but what comes later.
         self._no_mask = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self.device)
         self._graphs: dict[tuple[int, int, bool, bool], torch.cuda.CUDAGraph] = {}
@@ -234,16 +236,32 @@ class SlotDecoder:
         self, logits: Tensor, temperature: Tensor, top_p: Tensor | None, keys: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor]:
         logprobs = draw.log_probs(logits, temperature)
-        tokens = draw.choice_scores(logprobs, temperature, top_p, keys).argmax(dim=-1)
+        if keys is not None and top_p is None and self._fused_scores is not None:
+            scores = self._fused_scores(logprobs, temperature, keys)
+        else:
+            scores = draw.choice_scores(logprobs, temperature, top_p, keys)
+        tokens = scores.argmax(dim=-1)
         return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
 
     # ---- decode ------------------------------------------------------------------------------------------------------
 
-    def decode(self, num_slots: int, kv_length: int, num_steps: int, has_noise: bool, has_cut: bool) -> Window:
-        """Some steps for the first `num_slots` slots; then everything new comes to the host in one go."""
-        if self.attention == "flash":
+    @property
+    def draws_in_one_kernel(self) -> bool:
+        return self._fused_scores is not None
+
+    @property
+    def picks_rows(self) -> bool:
+        """Flash attention reads each slot where it lies, so a step may be for any slots; else it is for the first ones."""
+        return self.attention == "flash"
+
+    def decode(self, slots: Sequence[int], kv_length: int, num_steps: int, has_noise: bool, has_cut: bool) -> Window:
+        """Some steps for the given slots, all different; then everything new comes to the host in one go."""
+        num_slots = len(slots)
+        if self.picks_rows:
             kv_length = self.cache.length  # each slot is read to its own length: one graph for all
-        before = self.counts[:num_slots].clone()
+            self._picked[:num_slots].copy_(torch.tensor(slots))
+        rows = self._rows(num_slots)
+        before = self.counts[rows].clone()
         self.window_index.zero_()
         key = (num_slots, kv_length, has_noise, has_cut)
         with self._ready():
@@ -254,37 +272,41 @@ class SlotDecoder:
             else:
                 for _ in range(num_steps):
                     self._step(*key)
-        new = (self.counts[:num_slots] - before).tolist()
+        new = (self.counts[rows] - before).tolist()
         tokens, logprobs = self.out_tokens[:num_slots].tolist(), self.out_logprobs[:num_slots].tolist()
         return Window(
             [row[:count] for row, count in zip(tokens, new, strict=True)],
             [row[:count] for row, count in zip(logprobs, new, strict=True)],
-            self.codes[:num_slots].tolist(),
+            self.codes[rows].tolist(),
         )
+
+    def _rows(self, num_slots: int) -> Tensor | slice:
+        return self._picked[:num_slots] if self.picks_rows else slice(0, num_slots)
 
     def _step(self, num_slots: int, kv_length: int, has_noise: bool, has_cut: bool) -> None:
         """One token for every slot that runs. Tensors only: this is what a CUDA graph holds."""
-        rows = slice(0, num_slots)
+        rows = self._rows(num_slots)
         runs = self.codes[rows] == draw.RUNNING
         positions = torch.where(runs, self.lengths[rows], self.cache.bin)
+        slots = self._picked[:num_slots] if self.picks_rows else None
         spans, mask = None, self._no_mask
-        if self.attention == "flash":
-            spans = self.cache.spans(self._slots[rows], torch.where(runs, positions + 1, 1))
+        if slots is not None:
+            spans = self.cache.spans(slots, torch.where(runs, positions + 1, 1))
         else:
             mask = (self._columns[:kv_length] <= positions[:, None])[:, None, None]
         hidden = self._hidden(
             self.tokens[rows, None],
             positions.clamp(max=self.cache.length - 1)[:, None],
             mask,
-            self.cache.for_decode(positions, kv_length, spans is not None),
+            self.cache.for_decode(positions, kv_length, slots),
             spans,
         )
         keys = draw.row_keys(self.seed_low[rows], self.seed_high[rows], positions + 1) if has_noise else None
         tokens, logprobs = self._choose(
             self.model.lm_head(hidden[:, 0]), self.temperature[rows], self.top_p[rows] if has_cut else None, keys
         )
-        self.out_tokens[rows].index_copy_(1, self.window_index, tokens[:, None])
-        self.out_logprobs[rows].index_copy_(1, self.window_index, logprobs[:, None])
+        self.out_tokens[:num_slots].index_copy_(1, self.window_index, tokens[:, None])
+        self.out_logprobs[:num_slots].index_copy_(1, self.window_index, logprobs[:, None])
         self.counts[rows] += runs
         states, codes = self.endings.advance(self.states[rows], tokens, self.counts[rows], self.max_new[rows])
         self.states[rows] = torch.where(runs, states, self.states[rows])

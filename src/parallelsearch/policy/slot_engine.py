@@ -5,11 +5,13 @@ is new; it is freed when the session ends. This module decides who runs; `slot_d
 
 Rules met in measurements: joins are grouped (a prefill costs several steps) and counted on rows that can join, not on
 rows that wait; rollouts that own a slot go before newcomers; a newcomer takes a parked slot only when nothing else can
-run; when many slots idle, the top row moves down. Rollouts with the same prompt are prefilled once and copied.
+run. A step is for the rows that run; where the attention cannot pick them, it is for the first slots, and the top row moves
+down when many of them idle. Rollouts with the same prompt are prefilled once and copied.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections import OrderedDict
@@ -110,7 +112,10 @@ class SlotEngine(Engine):
         self._released: list[str] = []
 
     def describe(self) -> dict[str, Any]:
-        return super().describe() | {"attention": self.decoder.attention, "cuda_graphs": self.decoder.use_graphs}
+        record = {"attention": self.decoder.attention, "cuda_graphs": self.decoder.use_graphs}
+        if self.decoder.draws_in_one_kernel:
+            record["fused_draw"] = True
+        return super().describe() | record
 
     # ---- sessions, called with the lock held -------------------------------------------------------------------------
 
@@ -133,12 +138,13 @@ class SlotEngine(Engine):
             if joiners is None:
                 return
             try:
-                self._enter_eval()
-                self.decoder.refresh()
-                if joiners:
-                    self._prefill(joiners)
-                if self._running:
-                    self._decode()
+                with self._at_work():
+                    self._enter_eval()
+                    self.decoder.refresh()
+                    if joiners:
+                        self._prefill(joiners)
+                    if self._running:
+                        self._decode()
             except Exception as error:
                 self._fail(joiners, error)
 
@@ -285,21 +291,34 @@ class SlotEngine(Engine):
     # ---- decode ------------------------------------------------------------------------------------------------------
 
     def _decode(self) -> None:
-        self._compact()
-        num_slots = max(self._running) + 1
-        if self.decoder.use_graphs:
-            num_slots = min(self.max_slots, max(8, 1 << (num_slots - 1).bit_length()))
+        slots = self._slots_of_step()
         running = self._running.values()
         num_steps = self.window
         longest = max(len(request.ids) + len(request.token_ids) for request in running) + num_steps
         kv_length = min(_round_up(longest, self.kv_bucket), self.decoder.cache.length)
         has_noise = any(request.sampling.temperature > 0 for request in running)
         has_cut = has_noise and any(request.sampling.top_p < 1 for request in running)
-        window = self.decoder.decode(num_slots, kv_length, num_steps, has_noise, has_cut)
+        window = self.decoder.decode(slots, kv_length, num_steps, has_noise, has_cut)
         self.stats["steps"] += num_steps
-        self.stats["row_steps"] += num_steps * num_slots
-        self.stats["useful"] += sum(len(window.tokens[slot]) for slot in self._running)
-        self._take_in(range(num_slots), window)
+        self.stats["row_steps"] += num_steps * len(slots)
+        self.stats["useful"] += sum(map(len, window.tokens))
+        self._take_in(slots, window)
+
+    def _slots_of_step(self) -> Sequence[int]:
+        """The slots that run, and as many others as make up one of the sizes there is a graph for."""
+        if not self.decoder.picks_rows:
+            self._compact()
+            return range(self._size_of_graph(max(self._running) + 1))
+        slots = sorted(self._running)
+        num_more = self._size_of_graph(len(slots)) - len(slots)
+        others = (slot for slot in range(self.max_slots) if slot not in self._running)
+        return slots + list(itertools.islice(others, num_more))
+
+    def _size_of_graph(self, num_rows: int) -> int:
+        if not self.decoder.use_graphs:
+            return num_rows
+        size = max(8, 1 << (num_rows - 1).bit_length()) if num_rows <= 128 else _round_up(num_rows, 128)
+        return min(self.max_slots, size)
 
     def _take_in(self, slots: Sequence[int], window: Window) -> None:
         """Hand new tokens to their requests; rows that ended leave their slot."""

@@ -18,6 +18,7 @@ from parallelsearch.policy.base import Policy, Sampling
 from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
 from parallelsearch.training.recipe import RewardSettings, RolloutSettings
+from parallelsearch.training.step_clock import Stretch, Stretches, without_garbage_collection
 from parallelsearch.trajectory import Question, Trajectory
 
 
@@ -62,11 +63,22 @@ class Collector:
         self.policy, self.search, self.settings = policy, search, settings
         self.max_concurrency = max_concurrency
         self._runner = asyncio.Runner()
+        self._generating, self._searching = Stretches(), Stretches()
+        search.on_busy = self._searching
+        engine = getattr(policy, "engine", None)
+        if engine is not None:
+            engine.on_busy = self._generating
 
     def sample(self, questions: Sequence[Question], *, seed: int, step: int, first_row: int = 0) -> list[Trajectory]:
         """One trajectory for each question (repeat a question for several), sampled at the recipe's temperature."""
         samplings = [self.settings.sampling(rollout_seed(seed, step, first_row + row)) for row in range(len(questions))]
-        return self._runner.run(self._run(questions, samplings, first_row))
+        self.stretches()  # those of a validation are not this step's
+        with without_garbage_collection():
+            return self._runner.run(self._run(questions, samplings, first_row))
+
+    def stretches(self) -> tuple[list[Stretch], list[Stretch]]:
+        """When the engine was at work, and when a search was under way, since the last call or the last `sample` began."""
+        return self._generating.take(), self._searching.take()
 
     def answer(self, questions: Sequence[Question]) -> list[Trajectory]:
         """One greedy trajectory for each question: validation."""

@@ -1,9 +1,9 @@
 """GRPO with TRL's trainer around the core's rollout.
 
-TRL gives the loss, the advantages, the optimiser loop and the checkpoints; `rollout_func` gives it our trajectories as
-token ids with a mask. Four of its methods are overridden: `_generate_and_score_completions` (marks rows that teach
-nothing), `training_step` (micro-batches of like length, guards), `_get_per_token_logps_and_entropies` (right-aligned rows
-without attention mask, model tokens only) and `_compute_loss` (regulariser). A test fails when TRL renames any of them.
+TRL gives the loss, the advantages, the optimiser loop and the checkpoints. Five of its methods are overridden: `_generate`
+(our trajectories as token ids with a mask), `_generate_and_score_completions` (marks rows that teach nothing),
+`training_step` (micro-batches of like length, guards), `_get_per_token_logps_and_entropies` (right-aligned rows without
+attention mask, model tokens only) and `_compute_loss` (regulariser). A test fails when TRL renames any of them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from parallelsearch.errors import UsageError, require
 from parallelsearch.training import micro_batches, vllm_link
 from parallelsearch.training.collect import Collector, row_of, score
@@ -23,9 +25,9 @@ from parallelsearch.training.guards import GradientGuard, TrainingStoppedError, 
 from parallelsearch.training.metrics_log import Sums, has_zero_variance, trajectory_metrics
 from parallelsearch.training.models import Weights, refresh_sampler, uses_bfloat16
 from parallelsearch.training.recipe import Recipe
+from parallelsearch.training.step_clock import rollout_times
 from parallelsearch.trajectory import Question, Trajectory
 
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # `rollout_func` is marked experimental; the version is pinned
 torch = require("torch", "train")
 require("trl", "train")
 
@@ -33,6 +35,7 @@ from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 from trl.trainer.utils import add_fused_lm_head  # noqa: E402
 
 OVERRIDDEN = (
+    "_generate",
     "_generate_and_score_completions",
     "training_step",
     "_get_per_token_logps_and_entropies",
@@ -40,7 +43,7 @@ OVERRIDDEN = (
     "create_model_card",
 )
 """Methods of TRL's trainer that are replaced here."""
-USED = ("_prepare_inputs", "_metrics", "_step", "beta", "ref_model", "reward_funcs", "rollout_func", "num_generations")
+USED = ("_prepare_inputs", "_metrics", "_step", "beta", "ref_model", "reward_funcs", "num_generations")
 """Attributes of TRL's trainer that are read or set here."""
 
 
@@ -150,7 +153,6 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
             train_dataset=Dataset.from_dict({"prompt": [str(place) for place in range(len(plan.order))]}),
             processing_class=weights.tokenizer,
             callbacks=list(callbacks),
-            rollout_func=_rollouts_of_step,
         )
         self.link = vllm_link.WeightLink(self) if self.use_vllm else None
         self.num_generations = recipe.train.samples_per_question
@@ -184,7 +186,7 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
         self.weights.sampler.eval()
 
     def sample(self, prompts: Sequence[str]) -> dict[str, Any]:
-        """What TRL asks of a `rollout_func`: one row for each prompt, in order."""
+        """The trajectories of a step, scored, as rows: one for each prompt, in order. A prompt is a place in the plan."""
         started = time.perf_counter()
         self.refresh()
         first_row = self.accelerator.process_index * len(prompts)
@@ -199,6 +201,7 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
                 f"stopped at step {self.step}: every rollout failed, the first with: {trajectories[0].error}"
             )
         rolled_out = time.perf_counter()
+        self.times |= rollout_times(rolled_out - started, *self.collector.stretches())
         totals = score(trajectories, self.recipe.reward)
         group = self.recipe.train.samples_per_question
         for number, (trajectory, prompt) in enumerate(zip(trajectories, prompts, strict=True)):
@@ -209,7 +212,6 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
         rows = [row_of(trajectory, self._tokenizer.eos_token_id) for trajectory in trajectories]
         self._is_live = torch.tensor(self._live_rows(rows, totals), device=self.accelerator.device)
         self._totals = [0.0 if total is None else total for total in totals]
-        self.times["time/rollout_s"] = rolled_out - started
         self.times["time/score_s"] = time.perf_counter() - rolled_out
         return {
             "prompt_ids": [row.prompt_ids for row in rows],
@@ -218,6 +220,19 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
             "env_mask": [row.mask for row in rows],
             "reward": totals,
         }
+
+    def _generate(self, prompts: list[str]) -> tuple[Any, ...]:
+        """TRL's own, given a `rollout_func`, would also decode every completion for reward functions that read text, and
+        turn lists into tensors number by number: most of a second for 1,024 rows."""
+        rows = self.sample(prompts)
+        ids, completions, masks = (
+            [np.array(values) for values in rows[name]] for name in ("prompt_ids", "completion_ids", "env_mask")
+        )
+        count = sum(map(len, ids)) + sum(int(mask.sum()) for mask in masks)
+        counts = self.accelerator.gather(torch.tensor([count], device=self.accelerator.device))
+        self.state.num_input_tokens_seen += int(counts.sum())
+        texts = [""] * len(prompts)
+        return ids, completions, masks, texts, rows["logprobs"], {"reward": rows["reward"]}, None, []
 
     def _live_rows(self, rows: Sequence[Any], totals: Sequence[float | None]) -> list[bool]:
         """Which rows go into the loss."""
@@ -233,8 +248,6 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
     """An algorithm that compares within a group learns nothing from one whose rewards are equal."""
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        if self.link is not None:  # TRL would sync before our rollouts, from weights that `refresh` has not folded yet
-            self._last_loaded_step = self.state.global_step
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         batch["is_live"] = self._is_live
         return batch
@@ -418,10 +431,6 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
         merged = Sums()
         merged.merge(gather_object([self.figures.pairs]))
         return {**merged.means(), **self.times}
-
-
-def _rollouts_of_step(prompts: list[str], trainer: SearchTrainer) -> dict[str, Any]:
-    return trainer.sample(prompts)
 
 
 def total_reward(reward: list[float | None], **_: Any) -> list[float | None]:

@@ -26,6 +26,7 @@ from parallelsearch.training.metrics_log import MetricsLog, SilentLog, plot, val
 from parallelsearch.training.models import load_weights
 from parallelsearch.training.questions import load_pools, order_of_run
 from parallelsearch.training.recipe import Recipe, load_recipe
+from parallelsearch.training.step_clock import PARTS_OF_STEP, long_lived
 from parallelsearch.training.time_limit import TimeLimit
 from parallelsearch.trajectory import Question, Trajectory
 
@@ -191,7 +192,7 @@ class Journal:
             self.say(f"going on from step {step} ({checkpoint})")
             checkpoints.accept_numbered_cpu()
             self.trainer.load_extra(checkpoint)
-        with quiet_transformers():
+        with quiet_transformers(), long_lived():
             self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
         return self._result(self.trainer.step)
 
@@ -229,7 +230,9 @@ class Journal:
             return
         step, steps = self.trainer.step, train.steps or 0
         took_s = time.perf_counter() - self._step_began_s
-        self.trainer.times["time/step_s"] = took_s
+        times = self.trainer.times
+        times["time/step_s"] = took_s
+        times["time/other_s"] = took_s - sum(times.get(name, 0.0) for name in PARTS_OF_STEP)
         is_best = False
         if train.eval_every and (step % train.eval_every == 0 or step == steps):
             is_best = self.validate(step)

@@ -247,7 +247,7 @@ PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("share of questions split", ("split/parallel", "split/sequential", "split/single", "split/mixed")),
     ("a trajectory has", ("llm_calls", "searches", "subqueries", "invalid_turns")),
     ("entropy and KL", ("entropy", "kl")),
-    ("seconds in a step", ("time/step_s", "time/rollout_s", "time/train_s")),
+    ("seconds in a step", ("time/step_s", "time/rollout_s", "time/generate_s", "time/train_s")),
 )
 
 

@@ -10,19 +10,19 @@ from typing import Any
 
 from parallelsearch.errors import UsageError
 from parallelsearch.grammar import STOP_STRINGS
-from parallelsearch.policy.encoding import EncodingPolicy
+from parallelsearch.policy.encoding import EnginePolicy
 from parallelsearch.policy.local import LocalPolicy, end_ids
 from parallelsearch.policy.stops import StopBank, token_bytes
 from parallelsearch.training import vllm_link
 from parallelsearch.training.models import Weights
 from parallelsearch.training.recipe import Recipe
 from parallelsearch.training.vllm_policy import ColocatedEngine, ServerEngine, VllmPolicy
-from parallelsearch.trajectory import Segment
+from parallelsearch.trajectory import Author, Segment
 
 MAX_REMEMBERED = 200_000
 
 
-class _Remembering(EncodingPolicy):
+class _Remembering(EnginePolicy):
     """For many rollouts over the same texts."""
 
     streams = False
@@ -31,6 +31,8 @@ class _Remembering(EncodingPolicy):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._prompts: dict[str, Segment] = {}
+        self._inserts: dict[str, list[int]] = {}
+        self._description: dict[str, Any] | None = None
 
     def prompt(self, text: str, question: str) -> Segment:
         found = self._prompts.get(text)
@@ -38,6 +40,23 @@ class _Remembering(EncodingPolicy):
             _make_room(self._prompts)
             found = self._prompts[text] = super().prompt(text, question)
         return Segment(found.author, found.text, found.token_ids)
+
+    def insert(self, text: str, author: Author) -> Segment:
+        """The samples of a group often ask the same, and then read the same results."""
+        ids = self._inserts.get(text)
+        if ids is None:
+            ids = self._inserts[text] = self._encode_untrusted(text)
+        return Segment(author, text, ids)
+
+    def describe(self) -> dict[str, Any]:
+        """Every trajectory has it, and it does not change."""
+        if self._description is None:
+            self._description = super().describe()
+        return dict(self._description)
+
+    def reset(self) -> None:
+        super().reset()
+        self._inserts.clear()  # results of another step's questions do not come back
 
 
 class TrainingPolicy(_Remembering, LocalPolicy):

@@ -22,8 +22,8 @@ CHECK_TIMEOUT_S = 10.0
 MEET_TIMEOUT_S = 60.0
 LOGPROBS_MODE = "processed_logprobs"
 """Log-probabilities at the sampling temperature: those the loss compares with."""
-TRAINER_NAMES = ("use_vllm", "vllm_generation", "_last_loaded_step")
-"""Attributes of TRL's trainer that are read or set here and in `grpo`."""
+TRAINER_NAMES = ("use_vllm", "vllm_generation")
+"""Attributes of TRL's trainer that are read here and in `grpo`."""
 GENERATION_NAMES = ("model", "sync_weights", "llm", "vllm_client")
 """Attributes of TRL's `VLLMGeneration` that are read or set here."""
 

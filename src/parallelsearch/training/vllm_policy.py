@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import httpx
@@ -95,6 +95,8 @@ class ServerEngine:
         self.base_url, self.model = base_url, model
         self.bank, self.eos_ids, self.is_seeded, self.timeout_s = bank, list(eos_ids), is_seeded, timeout_s
         self._client: httpx.AsyncClient | None = None
+        self.on_busy: Callable[[bool], None] | None = None
+        """Called with True when a turn is asked for, and with False when it is there."""
 
     async def generate(
         self, ids: list[int], *, stop: Iterable[str], max_new_tokens: int, sampling: Sampling, key: str
@@ -108,12 +110,18 @@ class ServerEngine:
             "return_tokens_as_token_ids": True,
             **sampling_fields(self.bank.strings(start), self.eos_ids, max_new_tokens, sampling, seed),
         }
+        told = self.on_busy
+        if told is not None:
+            told(True)
         try:
             async for attempt in retrying(MAX_ATTEMPTS):
                 with attempt:
                     choice = await self._ask(body)
         except TransientError as error:
             raise PolicyError(str(error)) from error
+        finally:
+            if told is not None:
+                told(False)
         return cut(self.bank, start, self.eos_ids, max_new_tokens, *choice)
 
     async def _ask(self, body: dict[str, Any]) -> tuple[list[int], list[float | None]]:
