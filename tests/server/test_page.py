@@ -81,7 +81,9 @@ def test_ask_and_watch(open_page, demo_server):
     assert page.locator(".query.searching").count() == 3
     assert page.locator(".answer-text").count() == 0
     # In one look: the page scrolls as it grows.
-    boxes = page.evaluate("() => [...document.querySelectorAll('.query')].map(box => box.getBoundingClientRect().toJSON())")
+    boxes = page.evaluate(
+        "() => [...document.querySelectorAll('.query')].map(box => box.getBoundingClientRect().toJSON())"
+    )
     assert len({round(box["y"]) for box in boxes}) == 1
     assert boxes[0]["x"] < boxes[1]["x"] < boxes[2]["x"]
     watched.keep("page-live", full_page=True)
