@@ -80,8 +80,10 @@ def read_links(passages: Iterable[Passage], pages: Mapping[str, Page]) -> list[L
         seen.add(passage.title)
         for number, sentence in enumerate(sentences(passage.text[:MAX_PAGE_CHARS])):
             clause = predicate(" ".join(BRACKETS.sub("", sentence).split()), page.name, number)
-            for start, name in _named(clause, by_name) if clause else ():
-                opening = _opening(page, clause[:start], pages[by_name[name]], heads) if clause else None
+            if clause is None:
+                continue
+            for start, name in _named(clause, by_name):
+                opening = _opening(page, clause[:start], pages[by_name[name]], heads)
                 if opening is not None and by_name[name] != passage.title:
                     found.append(Link(passage.title, by_name[name], opening))
     return found
