@@ -299,6 +299,12 @@ def test_a_comparison_by_date_is_turned_round_only_where_that_is_clear(text: str
         assert decompose.aspect_of(found).direction == 1
 
 
+def test_each_wording_of_a_turned_comparison_has_an_id_of_its_own() -> None:
+    question = Question("Which band was formed first, A or B?", ["A"], id="q", kind="parallel")
+    turned = [turned_round(question, random.Random(seed)) for seed in range(20)]
+    assert len({one.question for one in turned}) == len({one.id for one in turned}) == 2
+
+
 async def test_a_choice_comes_back_with_its_names_exchanged(search: Search, encoder: TokenizerEncoder) -> None:
     choice = Question("Who was a sculptor, Ada Brenn or Tom Hale?", ["Tom Hale"], id="c", kind="parallel")
     assert (await taught(choice, search, encoder)).answer == "Tom Hale"
@@ -454,6 +460,7 @@ def test_a_run_writes_data_that_never_touches_validation_or_dev(
             "num_validation": {"parallel": 2},
             "num_trajectories": {"parallel": 6, "single": 1},
             "num_recombined": 2,
+            "num_undecided": 6,
             "max_tokens": 8000,
             "out": str(tmp_path / "out"),
             "search": {"address": f"bm25:{tmp_path / 'index'}"},
@@ -473,6 +480,16 @@ def test_a_run_writes_data_that_never_touches_validation_or_dev(
     assert [one.question for one in parallel] == [one.question for one in sequential]
     assert report["parallel"]["split_ratio"]["parallel"] == 1.0
     assert report["sequential"]["split_ratio"]["parallel"] == 0.0
+    undecided = list(read_trajectories(out / "undecided.jsonl"))
+    assert [one.question for one in undecided] == [one.question for one in parallel[:6]]
+    splits = [one.is_split for one in undecided if one.kind == "parallel"]
+    assert splits == [True, False, True, False, True, False][: len(splits)]
+    assert len(splits) >= 2
+    for one, both_ways, twin in zip(undecided, parallel, sequential, strict=False):
+        assert one.prompt_ids() == both_ways.prompt_ids()
+        if one.kind == "parallel" and not one.is_split:
+            assert one.response_ids() == twin.response_ids()
+            assert one.prompt_ids() != twin.prompt_ids()
 
 
 async def test_a_choice_names_the_one_that_fits_beside_its_yes(search: Search, encoder: TokenizerEncoder) -> None:

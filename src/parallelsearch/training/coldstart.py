@@ -49,12 +49,12 @@ class ColdStartSettings:
     """How trajectories are built. The limits must be those of the training that follows."""
 
     mode: PromptMode = "parallel"
-    limits: Limits = field(default_factory=lambda: Limits(max_observation_tokens=600, max_tokens=2048, timeout_s=None))
+    limits: Limits = field(default_factory=lambda: Limits(max_tokens=2560, timeout_s=None))
     seed: int = 0
     max_quote_words: int = 16
     max_relation_words: int = 2
     """Words of the question that are added to a name in a sub-query (docs/coldstart.md has the recall of 0 to 6)."""
-    max_tokens: int = 1400
+    max_tokens: int = 1600
     """Longer trajectories are dropped."""
     max_concurrent: int = 64
 

@@ -3,7 +3,7 @@
 One folder comes out: `parallel.jsonl` and `sequential.jsonl` (the same questions, trajectories with token ids),
 `rl_questions.jsonl`, `rl_recombined.jsonl`, `rl_mixed.jsonl` and `rl_made.jsonl` (questions for RL: real ones, comparisons
 recombined from them, and mixed questions, facts and chains made from the passages),
-`validation.jsonl` and `report.json`.
+`validation.jsonl` and `report.json`; on request also `undecided.jsonl`, a start that splits only every other time.
 The validation questions are cut first and are in none of the others. Sources are worked through in order, and each kind
 stops when it has enough, so name the surest source first.
 """
@@ -16,7 +16,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +85,13 @@ class ColdStartRecipe(Settings):
     """How many trajectories of one fact are made from the passages of the index (`made_facts.py`)."""
     num_made_chains: int = Field(default=0, ge=0)
     """How many of two links, likewise; as many as the passages give may be fewer."""
-    max_mixed_tokens: int = Field(default=2048, ge=64)
+    num_undecided: int = Field(default=0, ge=0)
+    """How many trajectories `undecided.jsonl` has, which leaves it to RL to find out when to split; 0 writes no such file."""
+    max_mixed_tokens: int = Field(default=2560, ge=64)
     """As `max_tokens`, for mixed ones: they have two rounds of results, or four."""
     max_quote_words: int = Field(default=16, ge=4)
     max_relation_words: int = Field(default=2, ge=0)
-    max_tokens: int = Field(default=1400, ge=64)
+    max_tokens: int = Field(default=1600, ge=64)
     seed: int = 0
     out: str
     search: SearchSettings = SearchSettings()
@@ -157,6 +159,9 @@ def run_coldstart(recipe: ColdStartRecipe, say: Say | None = None) -> dict[str, 
     out.mkdir(parents=True, exist_ok=True)
     write_trajectories(out / "parallel.jsonl", built.parallel)
     write_trajectories(out / "sequential.jsonl", built.sequential)
+    if recipe.num_undecided:
+        half = undecided(built.parallel[: recipe.num_undecided], built.sequential[: recipe.num_undecided])
+        write_trajectories(out / "undecided.jsonl", half)
     write_questions(out / "rl_questions.jsonl", built.rl_questions)
     write_questions(out / "rl_recombined.jsonl", built.recombined)
     write_questions(out / "rl_mixed.jsonl", built.mixed)
@@ -176,6 +181,19 @@ def run_coldstart(recipe: ColdStartRecipe, say: Say | None = None) -> dict[str, 
     }
     (out / "report.json").write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return summary
+
+
+def undecided(parallel: Sequence[Trajectory], sequential: Sequence[Trajectory]) -> list[Trajectory]:
+    """The parallel trajectories, but every other one that splits has the searches of its twin, one by one, behind the
+    parallel prompt. A policy taught with these splits half of the time: what rewards are for shows from there."""
+    result: list[Trajectory] = []
+    num_split = 0
+    for one, twin in zip(parallel, sequential, strict=True):
+        num_split += one.is_split
+        if one.is_split and num_split % 2 == 0:
+            one = replace(twin, segments=[one.segments[0], *twin.segments[1:]])
+        result.append(one)
+    return result
 
 
 async def build(recipe: ColdStartRecipe, tell: Say) -> Built:

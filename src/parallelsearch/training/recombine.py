@@ -108,7 +108,7 @@ def turned_round(question: Question, rng: random.Random) -> Question:
     for word in rng.sample(words, len(words)):
         text = _TURNING.sub(word, question.question)
         if decompose.aspect_of(text) == replace(ask, direction=1):
-            return replace(question, question=text, id=f"{question.id}.turned")
+            return replace(question, question=text, id="-".join([f"{question.id}.turned", *word.split()]))
     return question
 
 
