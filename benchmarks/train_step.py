@@ -29,7 +29,8 @@ from parallelsearch.training.loop import train
 from parallelsearch.training.metrics_log import read_metrics
 from parallelsearch.training.recipe import load_recipe
 
-TIMES = ("rollout", "generate", "search", "search_alone", "host", "score", "train", "other", "step")
+GENERATE = ("generate", "prefill", "decode", "record")
+TIMES = ("rollout", *GENERATE, "search", "search_alone", "host", "score", "train", "other", "step")
 FIXED = ("train.eval_every=0", "train.save_every=1000000", "train.log_trajectories=1")
 SAMPLE_MS = 100
 COLUMNS = {

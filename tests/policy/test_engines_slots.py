@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from parallelsearch.policy import draw, slot_cache, slot_decode
 from parallelsearch.policy.base import Sampling
+from parallelsearch.policy.engines import SWITCH_S
 from parallelsearch.policy.local import LocalPolicy
 from parallelsearch.policy.slot_decode import Row, SlotDecoder
 from parallelsearch.policy.slot_engine import SlotEngine, why_not
@@ -51,6 +53,21 @@ async def test_a_later_turn_feeds_only_what_is_new() -> None:
             assert fed == expected
             segments += [result.segment(), made.insert("\n<information> a passage </information>\n", "search")]
         assert worst_difference(net, [segments], 0.0) < 1e-4
+
+
+async def test_a_busy_event_loop_does_not_keep_the_interpreter_from_the_engine() -> None:
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(0.005)
+        async with policy("slot", tiny_models.model()) as made, made.session("s") as key:
+            await one(made, [made.prompt("A question?", "")], key=key, max_tokens=4)
+            assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
+        sys.setswitchinterval(SWITCH_S / 10)
+        async with policy("slot", tiny_models.model()) as made, made.session("s") as key:
+            await one(made, [made.prompt("A question?", "")], key=key, max_tokens=4)
+            assert sys.getswitchinterval() == pytest.approx(SWITCH_S / 10), "what is lower already stays"
+    finally:
+        sys.setswitchinterval(before)
 
 
 async def test_an_edited_history_is_fed_again_from_the_edit_on() -> None:

@@ -194,7 +194,10 @@ def test_the_times_of_a_step_add_up(tmp_path: Path) -> None:
         assert parts == pytest.approx(times["step_s"])
         inside = times["generate_s"] + times["search_alone_s"] + times["host_s"]
         assert inside == pytest.approx(times["rollout_s"])
-        assert times["generate_s"] > 0
+        assert times["prefill_s"] > 0
+        assert times["decode_s"] > 0
+        assert times["prefill_s"] + times["decode_s"] < times["generate_s"]
+        assert "record_s" not in times, "no graphs on a CPU"
 
 
 def test_the_collector_is_put_back_as_it_was() -> None:

@@ -171,22 +171,18 @@ class SlotDecoder:
         width = max(len(row.ids) - row.num_cached for row in rows)
         is_fresh = all(row.num_cached == 0 for row in rows)
         kv_length = min(_round_up(max(len(row.ids) for row in rows), 64), self.cache.length)
-        ids = torch.zeros((len(rows), width), dtype=torch.long)
-        positions = torch.full((len(rows), width), self.cache.bin, dtype=torch.long)
-        last = torch.zeros(len(rows), dtype=torch.long)
-        for number, row in enumerate(rows):
-            count = len(row.ids) - row.num_cached
-            ids[number, :count] = torch.tensor(row.ids[row.num_cached :])
-            positions[number, :count] = torch.arange(row.num_cached, len(row.ids))
-            last[number] = count - 1
-        slots = torch.tensor([row.slot for row in rows], device=self.device)
-        positions, last = positions.to(self.device), last.to(self.device)
+        # Few tensor operations, none of them for each row: every one lets other threads have the interpreter.
+        ids = torch.tensor([row.ids[row.num_cached :] + [0] * (width + row.num_cached - len(row.ids)) for row in rows])
+        table = torch.tensor([[row.slot, row.num_cached, len(row.ids)] for row in rows], device=self.device)
+        slots, begins, ends = table.unbind(dim=1)
+        positions = begins[:, None] + torch.arange(width, device=self.device)
+        positions = torch.where(positions < ends[:, None], positions, self.cache.bin)
+        last = ends - begins - 1
         spans = None
-        if self.attention == "flash" and not is_fresh:
+        fits = max(row.num_cached for row in rows) + width <= self.cache.length
+        if self.attention == "flash" and not is_fresh and fits:
             # Padding counts as further queries of its row, behind the real ones, which therefore do not see it.
-            ends = [row.num_cached + width for row in rows]
-            if max(ends) <= self.cache.length:
-                spans = self.cache.spans(slots, torch.tensor(ends, device=self.device))
+            spans = self.cache.spans(slots, begins + width)
         mask = (
             self._no_mask
             if is_fresh or spans is not None
@@ -258,12 +254,11 @@ class SlotDecoder:
         """Some steps for the given slots, all different; then everything new comes to the host in one go."""
         num_slots = len(slots)
         if self.picks_rows:
-            kv_length = self.cache.length  # each slot is read to its own length: one graph for all
             self._picked[:num_slots].copy_(torch.tensor(slots))
         rows = self._rows(num_slots)
         before = self.counts[rows].clone()
         self.window_index.zero_()
-        key = (num_slots, kv_length, has_noise, has_cut)
+        key = self._key(num_slots, kv_length, has_noise, has_cut)
         with self._ready():
             if self.use_graphs:
                 graph = self._graphs.get(key) or self._capture(key)
@@ -279,6 +274,14 @@ class SlotDecoder:
             [row[:count] for row, count in zip(logprobs, new, strict=True)],
             self.codes[rows].tolist(),
         )
+
+    def _key(self, num_slots: int, kv_length: int, has_noise: bool, has_cut: bool) -> tuple[int, int, bool, bool]:
+        # Rows that are picked are read each to its own length: one graph for all lengths.
+        return num_slots, self.cache.length if self.picks_rows else kv_length, has_noise, has_cut
+
+    def is_ready(self, num_slots: int, kv_length: int, has_noise: bool, has_cut: bool) -> bool:
+        """There is nothing to record before such a step can be made."""
+        return not self.use_graphs or self._key(num_slots, kv_length, has_noise, has_cut) in self._graphs
 
     def _rows(self, num_slots: int) -> Tensor | slice:
         return self._picked[:num_slots] if self.picks_rows else slice(0, num_slots)

@@ -265,7 +265,8 @@ class SlotEngine(Engine):
             key=lambda row: (row.num_cached > 0, len(row.ids) - row.num_cached, row.slot),
         )
         for part in _parts(fed, self.prefill_tokens):
-            window = self.decoder.prefill(part, [copies[row.slot] for row in part])
+            with self._timed("prefill"):
+                window = self.decoder.prefill(part, [copies[row.slot] for row in part])
             self.stats["prefill_calls"] += 1
             self.stats["prefill_tokens"] += sum(len(row.ids) - row.num_cached for row in part)
             self.stats["prefill_padded"] += len(part) * max(len(row.ids) - row.num_cached for row in part)
@@ -298,7 +299,10 @@ class SlotEngine(Engine):
         kv_length = min(_round_up(longest, self.kv_bucket), self.decoder.cache.length)
         has_noise = any(request.sampling.temperature > 0 for request in running)
         has_cut = has_noise and any(request.sampling.top_p < 1 for request in running)
-        window = self.decoder.decode(slots, kv_length, num_steps, has_noise, has_cut)
+        # Recording a graph happens once for each size, and would look like slow decoding.
+        name = "decode" if self.decoder.is_ready(len(slots), kv_length, has_noise, has_cut) else "record"
+        with self._timed(name):
+            window = self.decoder.decode(slots, kv_length, num_steps, has_noise, has_cut)
         self.stats["steps"] += num_steps
         self.stats["row_steps"] += num_steps * len(slots)
         self.stats["useful"] += sum(map(len, window.tokens))

@@ -65,20 +65,28 @@ class Collector:
         self._runner = asyncio.Runner()
         self._generating, self._searching = Stretches(), Stretches()
         search.on_busy = self._searching
-        engine = getattr(policy, "engine", None)
-        if engine is not None:
-            engine.on_busy = self._generating
+        self._engine = getattr(policy, "engine", None)
+        if self._engine is not None:
+            self._engine.on_busy = self._generating
 
     def sample(self, questions: Sequence[Question], *, seed: int, step: int, first_row: int = 0) -> list[Trajectory]:
         """One trajectory for each question (repeat a question for several), sampled at the recipe's temperature."""
         samplings = [self.settings.sampling(rollout_seed(seed, step, first_row + row)) for row in range(len(questions))]
         self.stretches()  # those of a validation are not this step's
+        self.engine_seconds()
         with without_garbage_collection():
             return self._runner.run(self._run(questions, samplings, first_row))
 
     def stretches(self) -> tuple[list[Stretch], list[Stretch]]:
         """When the engine was at work, and when a search was under way, since the last call or the last `sample` began."""
         return self._generating.take(), self._searching.take()
+
+    def engine_seconds(self) -> dict[str, float]:
+        """What the engine spent on parts of its work, since the last call or the last `sample` began."""
+        seconds: dict[str, float] = getattr(self._engine, "seconds", {})
+        taken = dict(seconds)
+        seconds.clear()
+        return taken
 
     def answer(self, questions: Sequence[Question]) -> list[Trajectory]:
         """One greedy trajectory for each question: validation."""

@@ -202,6 +202,7 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
             )
         rolled_out = time.perf_counter()
         self.times |= rollout_times(rolled_out - started, *self.collector.stretches())
+        self.times |= {f"time/{name}_s": value for name, value in self.collector.engine_seconds().items()}
         totals = score(trajectories, self.recipe.reward)
         group = self.recipe.train.samples_per_question
         for number, (trajectory, prompt) in enumerate(zip(trajectories, prompts, strict=True)):
