@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallelsearch import grammar
-from parallelsearch.observation import ObservationWriter, fair_shares
+from parallelsearch.observation import LAYOUTS, ObservationWriter, count_cut, fair_shares
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.trajectory import Query
 
@@ -76,6 +76,16 @@ def test_what_one_does_not_need_the_others_get():
     writer = ObservationWriter(count)
     text = writer.write([Query("short", hits("S", 1, words=3)), Query("long", hits("L", 1, words=150))], 200)
     assert text.count("l ") > 120
+
+
+def test_what_was_cut_can_be_counted_in_every_layout():
+    for layout in LAYOUTS:
+        writer = ObservationWriter(count, layout)
+        short, long = Query("a", hits("M", 2, 3)), Query("b", hits("N", 3, 80))
+        assert count_cut(writer.write([short], 500)) == (2, 0)
+        assert count_cut(writer.write([short, long], 120)) == ((3, 3) if layout == "headed" else (5, 3))
+        assert count_cut(writer.write([Query("c")], 120)) == (0, 0)
+    assert count_cut("[1] no passage, but a line of the model\n") == (1, 0)
 
 
 def test_hostile_passages_cannot_close_the_block_or_answer():

@@ -92,6 +92,23 @@ async def test_questions_that_failed_or_ran_out_of_time_are_named_at_the_top(tmp
     assert f'<p class="warning">{late}</p>' in text
 
 
+async def test_passages_that_were_cut_are_named_and_make_runs_unlike(tmp_path: Path) -> None:
+    search = Search(BM25Retriever.from_passages([Passage("1", "Title", "first second one thing " * 80)]))
+    policy = ScriptedPolicy({q.question: turns_of(q, True) for q in QUESTIONS})
+    for name, limit in (("whole", 2000), ("cut", 100)):
+        settings = EvaluationSettings(num_resamples=20, limits=Limits(max_observation_tokens=limit))
+        summary = await evaluate(QUESTIONS, policy, search, tmp_path / name, settings)
+        assert next(iter(summary["subsets"].values()))["cut_ratio"] == (name == "cut")
+        notes = notes_of(summary)
+        assert len(notes) == (name == "cut")
+    await search.aclose()
+    assert notes[0].startswith("100% of the passages shown were cut to fit into 100 tokens a round")
+    comparison = compare([tmp_path / "whole", tmp_path / "cut"], allow=["limits"], num_resamples=20)
+    assert any("not like for like" in text and "whole 0%, cut 100%" in text for text in comparison.warnings)
+    same = compare([tmp_path / "cut", tmp_path / "cut"], num_resamples=20)
+    assert not any("not like for like" in text for text in same.warnings)
+
+
 async def test_a_report_that_cannot_be_written_costs_no_numbers(tmp_path: Path) -> None:
     run = await make_run(tmp_path / "run", wrong=0)
     (run / "report.html").mkdir()

@@ -15,7 +15,7 @@ from typing import Any
 
 from parallelsearch.errors import UsageError, nearest
 from parallelsearch.manifest import Difference, Manifest, differences, read_manifest
-from parallelsearch.metrics import Row, subsets_of, summarise
+from parallelsearch.metrics import MANY_CUT, Row, subsets_of, summarise
 from parallelsearch.run_folder import read_rows
 from parallelsearch.statistics import PairedTest, holm, paired_test
 
@@ -117,6 +117,13 @@ def compare(
         )
         for name, folder, manifest, picked in zip(names, run_dirs, manifests, chosen, strict=True)
     ]
+    shares = [next(iter(run.subsets.values()))["cut_ratio"] or 0.0 for run in runs]
+    if max(shares) - min(shares) >= MANY_CUT:
+        listed = ", ".join(f"{run.name} {share:.0%}" for run, share in zip(runs, shares, strict=True))
+        warnings.append(
+            f"not like for like: of the passages shown so many were cut to fit into a round's tokens: {listed}. Give all of "
+            "them a higher --max-observation-tokens"
+        )
     return Comparison(runs, _tests(names, chosen, num_resamples, seed), found, len(shared), warnings)
 
 

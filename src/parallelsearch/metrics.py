@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from parallelsearch.answers import exact_match, f1, normalise, substring_match
 from parallelsearch.chance import chance_em
 from parallelsearch.errors import DataError, UsageError
+from parallelsearch.observation import count_cut
 from parallelsearch.statistics import Ratio, bootstrap, mean_of
 from parallelsearch.trajectory import Kind, Question, Segment, Trajectory
 
@@ -31,6 +32,9 @@ ERROR_CLASSES = (
     "misread",
     "undetermined",
 )
+
+MANY_CUT = 0.1
+"""Where so many of the passages shown are cut, or runs differ by so much in it, a reader is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +95,24 @@ class Row:
     """All searches, one after another: what the same queries would have taken in sequence."""
     chance: float
     cost: float | None = None
+    num_shown: int = 0
+    """Passages the model was shown."""
+    num_cut: int = 0
+    """Of them, those that did not fit into `max_observation_tokens` whole."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 _ROW_FIELDS = tuple(field.name for field in fields(Row))
+_NEEDED = {field.name for field in fields(Row) if field.default is MISSING}
 
 
 def row_from_dict(record: Any, path: str, line: int) -> Row:
-    if not isinstance(record, dict) or set(_ROW_FIELDS) - record.keys():
-        missing = ", ".join(sorted(set(_ROW_FIELDS) - set(record if isinstance(record, dict) else ())))
+    if not isinstance(record, dict) or _NEEDED - record.keys():
+        missing = ", ".join(sorted(_NEEDED - set(record if isinstance(record, dict) else ())))
         raise DataError(path, line, f"is not a row of this release (it lacks {missing}); delete the file to rebuild it")
-    return Row(**{name: record[name] for name in _ROW_FIELDS})
+    return Row(**{name: record[name] for name in _ROW_FIELDS if name in record})
 
 
 # ---- one trajectory --------------------------------------------------------------------------------------------------
@@ -116,6 +125,7 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
     should_split, num_rounds = expected_plan(trajectory.kind, extra.get("graph"))
     recall = gold_recall(trajectory)
     num_input, num_output = _tokens(trajectory)
+    counts = [count_cut(segment.text) for segment in trajectory.segments if segment.author == "search"]
     is_right = trajectory.stop != "error" and exact_match(answer, golden)
     row = Row(
         id=trajectory.id,
@@ -151,6 +161,8 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
         wait_s=_wait_s(trajectory),
         search_s=sum(query.end_s - query.start_s for turn in trajectory.turns for query in turn.queries),
         chance=chance_em(trajectory.question, golden),
+        num_shown=sum(shown for shown, _ in counts),
+        num_cut=sum(cut for _, cut in counts),
     )
     row.error_class = None if is_right else error_class(trajectory, row)
     if prices is not None:
@@ -300,6 +312,10 @@ def _ratios(rows: Sequence[Row]) -> dict[str, Ratio]:
         ),
         "em_given_gold": share(
             (row.em and bool(row.has_all_gold) for row in rows), (bool(row.has_all_gold) for row in rows)
+        ),
+        "cut_ratio": Ratio(
+            np.array([row.num_cut for row in rows], dtype=np.float64),
+            np.array([row.num_shown for row in rows], dtype=np.float64),
         ),
         "elapsed_s": mean("elapsed_s"),
         "response_tokens": mean("response_tokens"),

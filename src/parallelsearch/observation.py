@@ -8,6 +8,7 @@ need the others get. The closing tag is never lost. Everything that comes from o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
@@ -18,6 +19,8 @@ Layout = Literal["headed", "paper"]
 LAYOUTS: tuple[Layout, ...] = ("headed", "paper")
 
 _CUT = " ..."
+_ABOVE = " (shown above)"
+_SHOWN = re.compile(r"^(?:\[\d+\] |(?:<information>)?Doc \d+\(Title: )")
 _MAX_HEADING_CHARS = 200
 
 
@@ -75,7 +78,7 @@ class ObservationWriter:
             number = self._numbers.get(hit.id)
             title = _one_line(hit.title)
             if number is not None:
-                items.append((f"[{number}] {title} (shown above)\n", ""))
+                items.append((f"[{number}] {title}{_ABOVE}\n", ""))
                 continue
             self.passages.append(hit)
             self._numbers[hit.id] = number = len(self.passages)
@@ -116,6 +119,12 @@ class ObservationWriter:
         while keep > 0 and self._count(" ".join(words[:keep])) > room:
             keep = keep * 9 // 10
         return f"{head}{' '.join(words[:keep])}{_CUT}\n" if keep else f"{head.rstrip()}{_CUT}\n"
+
+
+def count_cut(text: str) -> tuple[int, int]:
+    """How many passages an observation shows, whichever layout wrote it, and how many of them it cuts."""
+    lines = [line for line in text.split("\n") if _SHOWN.search(line) and not line.endswith(_ABOVE)]
+    return len(lines), sum(line.removesuffix(grammar.closing(grammar.INFORMATION)).endswith(_CUT) for line in lines)
 
 
 def fair_shares(needs: Sequence[int], room: int) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any
 from parallelsearch.comparison import Comparison
 from parallelsearch.errors import MissingExtraError, UsageError
 from parallelsearch.manifest import read_manifest
-from parallelsearch.metrics import ERROR_CLASSES, Row, decided_right
+from parallelsearch.metrics import ERROR_CLASSES, MANY_CUT, Row, decided_right
 from parallelsearch.report_page import Example, Fact, Section, Table, page
 from parallelsearch.report_plots import Figure, Series, save_png
 from parallelsearch.report_tables import (
@@ -205,6 +205,13 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
         notes.append(
             f"{num_late} of {values['n']} questions ran out of time ({limit_s:g} s each) and count as wrong: that is this "
             "machine, not the policy. Ask them again with fewer at once: --retry-failures --concurrency N"
+        )
+    share = values.get("cut_ratio") or 0.0
+    if share >= MANY_CUT:
+        limit = summary["manifest"]["setup"].get("limits", {}).get("max_observation_tokens")
+        notes.append(
+            f"{share:.0%} of the passages shown were cut to fit into {limit} tokens a round: the model may not have seen "
+            "what was found. Raise --max-observation-tokens"
         )
     return notes
 

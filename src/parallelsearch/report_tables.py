@@ -52,6 +52,7 @@ _DETAILS: tuple[tuple[str, str, str], ...] = (
     ("all_gold_ratio", "all gold found", ".3f"),
     ("grounded_em", "EM with all gold found", ".3f"),
     ("em_given_gold", "EM where all gold was found", ".3f"),
+    ("cut_ratio", "passages cut", ".3f"),
     ("generate_s", "generating s", ".2f"),
     ("wait_s", "waiting for search s", ".2f"),
     ("search_s", "searches in sequence s", ".2f"),
