@@ -34,8 +34,8 @@ def test_names_cannot_leave_the_folder():
 async def test_it_splits_a_comparison_and_answers_it():
     spec = models.parse_spec("smollm2-135m+parallel")
     assert models.check_adapter(spec)
-    policy, search = open_policy("hf:smollm2-135m+parallel", max_context=2048), open_search("demo")
-    limits = Limits(max_tokens_per_turn=160, max_observation_tokens=600, max_tokens=2048)
+    policy, search = open_policy("hf:smollm2-135m+parallel", max_context=2560), open_search("demo")
+    limits = Limits(max_tokens_per_turn=160, max_tokens=2560)
     trajectory = await rollout("Who is older, Claude Monet or Camille Pissarro?", policy, search, limits)
     await policy.aclose()
     await search.aclose()
