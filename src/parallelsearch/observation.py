@@ -20,7 +20,7 @@ LAYOUTS: tuple[Layout, ...] = ("headed", "paper")
 
 _CUT = " ..."
 _ABOVE = " (shown above)"
-_SHOWN = re.compile(r"^(?:\[\d+\] |(?:<information>)?Doc \d+\(Title: )")
+_SHOWN = re.compile(rf"^(?:\[\d+\] |(?:{grammar.opening(grammar.INFORMATION)})?Doc \d+\(Title: )")
 _MAX_HEADING_CHARS = 200
 
 

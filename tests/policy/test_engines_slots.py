@@ -350,7 +350,8 @@ async def test_a_step_over_whole_slots_is_for_the_rows_that_run(
             async with made.session(f"{number}") as key:
                 segments, ids = [made.prompt(prompts[number], "")], []
                 for turn in range(2):
-                    count = 3 + 4 * (number if turn else 8 - number)
+                    # Not all end together, however soon they join again: some step has a row too few for its size.
+                    count = 3 + (5 * number if turn else 4 * (8 - number))
                     sampling = Sampling(0.9, 1.0, number)
                     result = await one(made, segments, sampling, key, max_tokens=count, stop=())
                     segments += [result.segment(), made.insert(" and more", "search")]
