@@ -125,7 +125,7 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
     should_split, num_rounds = expected_plan(trajectory.kind, extra.get("graph"))
     recall = gold_recall(trajectory)
     num_input, num_output = _tokens(trajectory)
-    counts = [count_cut(segment.text) for segment in trajectory.segments if segment.author == "search"]
+    num_shown, num_cut = passages_cut(trajectory)
     is_right = trajectory.stop != "error" and exact_match(answer, golden)
     row = Row(
         id=trajectory.id,
@@ -161,8 +161,8 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
         wait_s=_wait_s(trajectory),
         search_s=sum(query.end_s - query.start_s for turn in trajectory.turns for query in turn.queries),
         chance=chance_em(trajectory.question, golden),
-        num_shown=sum(shown for shown, _ in counts),
-        num_cut=sum(cut for _, cut in counts),
+        num_shown=num_shown,
+        num_cut=num_cut,
     )
     row.error_class = None if is_right else error_class(trajectory, row)
     if prices is not None:
@@ -188,6 +188,12 @@ def expected_plan(kind: Kind | None, graph: Any = None) -> tuple[bool | None, in
     if kind is None:
         return None, None
     return kind in ("parallel", "mixed"), 1 if kind in ("parallel", "single") else 2
+
+
+def passages_cut(trajectory: Trajectory) -> tuple[int, int]:
+    """How many passages the model was shown, and how many of them were cut."""
+    counts = [count_cut(segment.text) for segment in trajectory.segments if segment.author == "search"]
+    return sum(shown for shown, _ in counts), sum(cut for _, cut in counts)
 
 
 def gold_recall(trajectory: Trajectory) -> float | None:

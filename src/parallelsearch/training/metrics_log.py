@@ -18,7 +18,7 @@ from typing import Any
 
 from parallelsearch.answers import exact_match, f1
 from parallelsearch.errors import DataError, ParallelSearchError
-from parallelsearch.observation import count_cut
+from parallelsearch.metrics import passages_cut
 from parallelsearch.trajectory import Trajectory, write_trajectories
 
 log = logging.getLogger(__name__)
@@ -65,9 +65,9 @@ def trajectory_metrics(trajectories: Sequence[Trajectory], samples_per_question:
         sums.add("llm_calls", trajectory.num_llm_calls)
         sums.add("searches", trajectory.num_searches)
         sums.add("subqueries", trajectory.num_subqueries)
-        counts = [count_cut(segment.text) for segment in trajectory.segments if segment.author == "search"]
-        if num_shown := sum(shown for shown, _ in counts):
-            sums.add("passages_cut", sum(cut for _, cut in counts) / num_shown)
+        num_shown, num_cut = passages_cut(trajectory)
+        if num_shown:
+            sums.add("passages_cut", num_cut / num_shown)
         sums.add("search_rate", float(trajectory.num_searches > 0))
         sums.add("invalid_turns", sum(bool(_NO_ACTION & set(turn.problems)) for turn in trajectory.turns))
         sums.add("turns_with_problems", sum(bool(turn.problems) for turn in trajectory.turns))
