@@ -13,7 +13,7 @@ import torch
 from test_engines import drawn, one, policy, rollout, rollouts, worst_difference
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from parallelsearch.policy import draw, slot_cache, slot_decode
+from parallelsearch.policy import draw, slot_cache, slot_decode, slot_engine
 from parallelsearch.policy.base import Sampling
 from parallelsearch.policy.engines import SWITCH_S
 from parallelsearch.policy.local import LocalPolicy
@@ -280,22 +280,25 @@ def test_grouped_attention_equals_repeated_keys(attend: Any, length: int) -> Non
 
 def spans_by_definition(query: Any, keys: Any, values: Any, spans: slot_cache.Spans, scale: float | None) -> Any:
     """What flash attention computes, row by row: the kernel itself runs on GPUs only."""
-    rows, heads, length, _ = query.shape
-    output = torch.empty_like(query)
-    groups = heads // keys.shape[2]
-    for row in range(rows):
-        first, count = int(spans.starts[row]), int(spans.lengths[row])
+    groups = query.shape[1] // keys.shape[2]
+    if spans.queries is None:
+        parts = list(query)
+    else:
+        assert query.shape[0] == 1
+        assert spans.max_queries == int(spans.queries.diff().max())
+        parts = list(query[0].split(spans.queries.diff().tolist(), dim=1))
+    outputs = []
+    for row, part in enumerate(parts):
+        first, count, length = int(spans.starts[row]), int(spans.lengths[row]), part.shape[1]
         assert 0 < count <= spans.max_length
         key, value = (cache.flatten(0, 1)[first : first + count].transpose(0, 1) for cache in (keys, values))
         mask = torch.arange(count) <= torch.arange(count - length, count)[:, None]
-        output[row] = torch.nn.functional.scaled_dot_product_attention(
-            query[row],
-            key.repeat_interleave(groups, 0),
-            value.repeat_interleave(groups, 0),
-            attn_mask=mask,
-            scale=scale,
+        outputs.append(
+            torch.nn.functional.scaled_dot_product_attention(
+                part, key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0), attn_mask=mask, scale=scale
+            )
         )
-    return output
+    return torch.stack(outputs) if spans.queries is None else torch.cat(outputs, dim=1)[None]
 
 
 async def test_the_kernel_draws_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,15 +321,15 @@ async def test_the_kernel_draws_where_there_is_one(monkeypatch: pytest.MonkeyPat
 
 
 async def test_attention_over_whole_slots_draws_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything around the kernel: where each row's keys lie, how many count, padding behind the real queries."""
+    """Everything around the kernel: where each row's keys lie, how many count, whose queries stand where."""
     net = tiny_models.model()
     async with policy("slot", net) as made:
         expected = drawn(await rollouts(made, 6, 0.8))
     calls: list[int] = []
 
-    def watched(query: Any, *rest: Any) -> Any:
-        calls.append(query.shape[2])
-        return spans_by_definition(query, *rest)
+    def watched(query: Any, keys: Any, values: Any, spans: slot_cache.Spans, scale: Any) -> Any:
+        calls.append(1 if spans.queries is None else len(spans.queries))
+        return spans_by_definition(query, keys, values, spans, scale)
 
     monkeypatch.setattr(slot_decode, "choose_attention", lambda *_: "flash")
     monkeypatch.setattr(slot_cache, "flash_attention", watched)
@@ -334,7 +337,56 @@ async def test_attention_over_whole_slots_draws_the_same_tokens(monkeypatch: pyt
         assert drawn(await rollouts(made, 6, 0.8)) == expected
         assert made.describe()["attention"] == "flash"
     assert min(calls) == 1, "decoding went through it"
-    assert max(calls) > 1, "later turns went through it"
+    assert max(calls) > 2, "several rows were fed end to end"
+
+
+def test_rows_of_any_lengths_are_fed_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh rows, copies of one, and rows that go on, end to end: the tokens that each draws when fed by itself."""
+    net = tiny_models.model()
+
+    bank = StopBank([b"x"] * net.config.vocab_size)
+    start = bank.start(("</search>",))
+
+    def decoder() -> SlotDecoder:
+        endings = draw.Endings(bank, [2], net.config.vocab_size, torch.device("cpu"))
+        made = SlotDecoder(net, endings, max_slots=8, max_window=4, dtype=torch.float32)
+        made.refresh()
+        made.reserve(8, 64)
+        return made
+
+    def row(slot: int, length: int, num_cached: int = 0) -> Row:
+        return Row(slot, [5 + (7 * slot + i) % 40 for i in range(length)], num_cached, 9, 0.0, 1.0, slot, start)
+
+    first = [row(3, 6), row(1, 17)]
+    rows = [row(3, 21, 6), row(6, 1), row(1, 18, 17), row(0, 30)]
+    twin = Row(5, rows[3].ids, 0, 9, 0.0, 1.0, 5, start)
+    copies: list[list[Row]] = [[], [], [], [twin]]
+    alone = decoder()
+    for one_row in first:
+        alone.prefill([one_row], [[]])
+    expected = [alone.prefill([one_row], [[]]) for one_row in [*rows, twin]]
+    monkeypatch.setattr(slot_decode, "choose_attention", lambda *_: "flash")
+    monkeypatch.setattr(slot_cache, "flash_attention", spans_by_definition)
+    packed = decoder()
+    packed.prefill(first, [[], []])
+    found = packed.prefill(rows, copies)
+    assert found.tokens == [window.tokens[0] for window in expected]
+    assert torch.allclose(torch.tensor(found.logprobs), torch.tensor([w.logprobs[0] for w in expected]), atol=1e-5)
+    for one_row in [*rows, twin]:
+        for ours, theirs in zip(packed.cache.keys, alone.cache.keys, strict=True):
+            place = one_row.slot, slice(0, len(one_row.ids))
+            assert torch.allclose(ours[place], theirs[place], atol=1e-5)
+    assert packed.lengths[[3, 6, 1, 0, 5]].tolist() == [21, 1, 18, 30, 30]
+
+
+def test_rows_end_to_end_are_cut_by_tokens_alone() -> None:
+    rows = [
+        Row(slot, [1] * length, cached, 9, 0.0, 1.0, 0, 0)
+        for slot, length, cached in ((0, 5, 0), (1, 90, 40), (2, 60, 0))
+    ]
+    assert [len(part) for part in slot_engine._parts(rows, 1000, is_packed=True)] == [3]
+    assert [len(part) for part in slot_engine._parts(rows, 60, is_packed=True)] == [2, 1]
+    assert [len(part) for part in slot_engine._parts(rows, 1000, is_packed=False)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("size", [None, 4])

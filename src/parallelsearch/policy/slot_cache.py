@@ -5,13 +5,15 @@ smaller length. The last column is a bin: padding and idle rows write there, so 
 
 Grouped-query attention without repeating keys: on CPU the query heads of one key head are folded into the query length
 (measured 9x faster for one-token queries than transformers' `repeat_kv`). On CUDA flash attention reads each slot where it
-lies, up to its own length, without mask, copy or padding; where it does not run, `enable_gqa=True` is tried against folding.
+lies, up to its own length, without mask, copy or padding, and what joins is fed end to end, as one long row; where it does
+not run, `enable_gqa=True` is tried against folding.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -38,6 +40,9 @@ class Spans:
     lengths: Tensor
     """How many columns of it count."""
     max_length: int
+    queries: Tensor | None = None
+    """Where each row's queries begin, and their number, if all stand end to end in one row; else each row has one query."""
+    max_queries: int = 1
 
 
 # ---- attention -------------------------------------------------------------------------------------------------------
@@ -59,35 +64,34 @@ def gqa_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale
 
 
 def flash_attention(query: Tensor, keys: Tensor, values: Tensor, spans: Spans, scale: float | None) -> Tensor:
-    """`(B, H, Q, D)` against whole caches `(slots, columns, Hkv, D)`. Several queries are causal and the last ones of
-    their row; of a single one the heads of a key head become its queries, so that the keys are read once."""
-    rows, heads, length, dim = query.shape
+    """`(B, H, Q, D)` against whole caches `(slots, columns, Hkv, D)`. Queries that stand end to end are causal and the last
+    ones of their rows; of a single one the heads of a key head become its queries, so that the keys are read once."""
+    rows, heads, _, dim = query.shape
     kv_heads = keys.shape[2]
     groups = heads // kv_heads
-    if length == 1:
+    if spans.queries is None:
         flat = query.reshape(rows, kv_heads, groups, dim).transpose(1, 2).reshape(rows * groups, kv_heads, dim)
-        per_row = groups
+        starts = torch.arange(rows + 1, dtype=torch.int32, device=query.device) * groups
+        max_queries = groups
     else:
-        flat = query.transpose(1, 2).reshape(rows * length, heads, dim)
-        per_row = length
-    starts = torch.arange(rows + 1, dtype=torch.int32, device=query.device) * per_row
+        flat, starts, max_queries = query[0].transpose(0, 1), spans.queries, spans.max_queries
     output: Tensor = torch.ops.aten._flash_attention_forward(
         flat,
         keys.flatten(0, 1),
         values.flatten(0, 1),
         starts,
         spans.starts,
-        per_row,
+        max_queries,
         spans.max_length,
         0.0,
-        length > 1,
+        spans.queries is not None,
         False,
         scale=scale,
         seqused_k=spans.lengths,
     )[0]
-    if length == 1:
+    if spans.queries is None:
         return output.reshape(rows, groups, kv_heads, dim).transpose(1, 2).reshape(rows, heads, 1, dim)
-    return output.reshape(rows, length, heads, dim).transpose(1, 2)
+    return output.transpose(0, 1)[None]
 
 
 def _forward(kind: AttentionKind) -> Any:
@@ -175,18 +179,24 @@ def flash_agrees(heads: int, kv_heads: int, dim: int, dtype: torch.dtype, device
     columns, lengths = 80, torch.tensor([80, 17, 64], device=device)
     slots = torch.tensor([2, 0, 1], device=device)
     keys, values = noise(3, columns, kv_heads, dim), noise(3, columns, kv_heads, dim)
-    starts = torch.cat([slots, slots[:1]]) * columns
-    spans = Spans(starts.to(torch.int32), lengths.to(torch.int32), columns)
-    for num_queries in (1, 9):
-        query = noise(3, heads, num_queries, dim)
-        ends = lengths[:, None] - num_queries + torch.arange(1, num_queries + 1, device=device)
-        mask = (torch.arange(columns, device=device) < ends[:, :, None])[:, None]
-        expected = folded_attention(query, keys[slots].transpose(1, 2), values[slots].transpose(1, 2), mask, None)
+    starts = (torch.cat([slots, slots[:1]]) * columns).to(torch.int32)
+    for counts in ([1, 1, 1], [9, 17, 2]):
+        is_packed = counts[0] > 1
+        begins = torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32, device=device)
+        spans = Spans(starts, lengths.to(torch.int32), columns, begins if is_packed else None, max(counts))
+        queries = [noise(1, heads, count, dim) for count in counts]
+        expected = []
+        for slot, length, query in zip(slots.tolist(), lengths.tolist(), queries, strict=True):
+            ends = torch.arange(length - query.shape[2], length, device=device)
+            mask = (torch.arange(columns, device=device) <= ends[:, None])[None, None]
+            row = slice(slot, slot + 1)
+            expected.append(folded_attention(query, keys[row].transpose(1, 2), values[row].transpose(1, 2), mask, None))
+        along = 2 if is_packed else 0
         try:
-            found = flash_attention(query, keys, values, spans, None)
+            found = flash_attention(torch.cat(queries, along), keys, values, spans, None)
         except (RuntimeError, AttributeError, TypeError):
             return False  # not built for this device, or not in this torch
-        if not torch.allclose(found.float(), expected.float(), atol=2e-2):
+        if not torch.allclose(found.float(), torch.cat(expected, along).float(), atol=2e-2):
             return False
     return True
 
@@ -238,18 +248,22 @@ class SlotCache:
         self._rows = torch.arange(self._num_rows, device=self._device) if slots is None else slots
         return self
 
-    def for_prefill(
-        self, slots: Tensor, positions: Tensor, kv_length: int, is_fresh: bool, is_whole: bool = False
-    ) -> SlotCache:
+    def for_prefill(self, slots: Tensor, positions: Tensor, kv_length: int, is_fresh: bool) -> SlotCache:
         """The next forward pass feeds several tokens to the given slots; fresh slots need nothing read back."""
         self._slots, self._positions, self._kv_length, self._is_fresh = slots, positions, kv_length, is_fresh
-        self._is_whole = is_whole
+        self._is_whole = False
         return self
 
-    def spans(self, slots: Tensor, lengths: Tensor) -> Spans:
+    def for_packed(self, slots: Tensor, positions: Tensor) -> SlotCache:
+        """The next forward pass feeds one row of tokens, each to a slot and a column of its own, and gets the whole cache."""
+        self._slots, self._positions, self._is_fresh, self._is_whole = slots, positions, False, True
+        return self
+
+    def spans(self, slots: Tensor, lengths: Tensor, queries: Tensor | None = None, max_queries: int = 1) -> Spans:
         """The first columns of the given slots, so many of each."""
         starts = slots * (self.length + 1)
-        return Spans(torch.cat([starts, starts[-1:]]).to(torch.int32), lengths.to(torch.int32), self.length + 1)
+        starts = torch.cat([starts, starts[-1:]]).to(torch.int32)
+        return Spans(starts, lengths.to(torch.int32), self.length + 1, queries, max_queries)
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         keys, values = self.keys[layer], self.values[layer]
@@ -260,21 +274,21 @@ class SlotCache:
             if self._is_whole:
                 return keys, values
             return keys[: self._num_rows, :kv].transpose(1, 2), values[: self._num_rows, :kv].transpose(1, 2)
+        if self._is_whole:
+            keys[self._slots, self._positions] = key[0].transpose(0, 1).to(keys.dtype)
+            values[self._slots, self._positions] = value[0].transpose(0, 1).to(values.dtype)
+            return keys, values
         slots = self._slots[:, None]
         keys[slots, self._positions] = key.transpose(1, 2).to(keys.dtype)
         values[slots, self._positions] = value.transpose(1, 2).to(values.dtype)
         if self._is_fresh:
             return key, value
-        if self._is_whole:
-            return keys, values
         return keys[self._slots, :kv].transpose(1, 2), values[self._slots, :kv].transpose(1, 2)
 
     def get_seq_length(self, *_: Any) -> int:
         return 0
 
-    def copy_rows(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
+    def copy_rows(self, sources: Tensor, targets: Tensor, length: int) -> None:
         """Keys are stored rotated, so a row may move to another slot, never to another position."""
-        source = torch.tensor(list(sources), device=self._device)
-        target = torch.tensor(list(targets), device=self._device)
         for tensor in (*self.keys, *self.values):
-            tensor[target, :length] = tensor[source, :length]
+            tensor[targets, :length] = tensor[sources, :length]

@@ -112,9 +112,8 @@ class SlotDecoder:
 
     def move(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Running rows change their slots, all at once: no source is a target."""
-        self.cache.copy_rows(sources, targets, length)
-        source = torch.tensor(list(sources), device=self.device)
-        target = torch.tensor(list(targets), device=self.device)
+        source, target = self._to_device(list(sources)), self._to_device(list(targets))
+        self.cache.copy_rows(source, target, length)
         for column in self._columns_of_state():
             column[target] = column[source]
         self.codes[source] = draw.VACANT
@@ -168,57 +167,80 @@ class SlotDecoder:
         """Feed each row's new tokens and draw its first token. `copies[i]` have the same ids as `rows[i]` and an empty
         slot: they get its keys and values, and draw for themselves. The window lists rows, then all copies in order."""
         everyone = [*rows, *(copy for group in copies for copy in group)]
+        # Few tensor operations, none of them for each row: every one lets other threads have the interpreter. What goes to
+        # the device goes before the model's kernels: behind them it would wait for them, and then the device for the host.
+        table = self._to_device([[row.slot, row.num_cached, len(row.ids)] for row in rows])
+        slots = self._take_seats(everyone)
+        sources = [i for i, group in enumerate(copies) for _ in group]
+        moves = self._to_device([[i, rows[i].slot] for i in sources]) if sources else None
+        with self._ready():
+            logits = self.model.lm_head(self._feed(rows, *table.unbind(dim=1)))
+            if moves is not None:
+                length = max(len(rows[i].ids) for i in sources)
+                self.cache.copy_rows(moves[:, 1], slots[len(rows) :], length)
+                logits = torch.cat([logits, logits[moves[:, 0]]])
+            return self._first_tokens(everyone, slots, logits)
+
+    def _to_device(self, values: Sequence[Any], dtype: torch.dtype = torch.long) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=self.device)
+
+    def _feed(self, rows: Sequence[Row], slots: Tensor, begins: Tensor, ends: Tensor) -> Tensor:
+        """The hidden state of each row's last token, once its new tokens are in its slot."""
+        if self.packs_rows:
+            return self._feed_packed(rows, slots, begins, ends)
         width = max(len(row.ids) - row.num_cached for row in rows)
         is_fresh = all(row.num_cached == 0 for row in rows)
         kv_length = min(_round_up(max(len(row.ids) for row in rows), 64), self.cache.length)
-        # Few tensor operations, none of them for each row: every one lets other threads have the interpreter.
-        ids = torch.tensor([row.ids[row.num_cached :] + [0] * (width + row.num_cached - len(row.ids)) for row in rows])
-        table = torch.tensor([[row.slot, row.num_cached, len(row.ids)] for row in rows], device=self.device)
-        slots, begins, ends = table.unbind(dim=1)
+        ids = [row.ids[row.num_cached :] + [0] * (width + row.num_cached - len(row.ids)) for row in rows]
         positions = begins[:, None] + torch.arange(width, device=self.device)
         positions = torch.where(positions < ends[:, None], positions, self.cache.bin)
-        last = ends - begins - 1
-        spans = None
-        fits = max(row.num_cached for row in rows) + width <= self.cache.length
-        if self.attention == "flash" and not is_fresh and fits:
-            # Padding counts as further queries of its row, behind the real ones, which therefore do not see it.
-            spans = self.cache.spans(slots, begins + width)
-        mask = (
-            self._no_mask
-            if is_fresh or spans is not None
-            else (self._columns[:kv_length] <= positions[:, :, None])[:, None]
+        hidden = self._hidden(
+            self._to_device(ids),
+            positions.clamp(max=self.cache.length - 1),
+            self._no_mask if is_fresh else (self._columns[:kv_length] <= positions[:, :, None])[:, None],
+            self.cache.for_prefill(slots, positions, kv_length, is_fresh),
         )
-        with self._ready():
-            hidden = self._hidden(
-                ids.to(self.device),
-                positions.clamp(max=self.cache.length - 1),
-                mask,
-                self.cache.for_prefill(slots, positions, kv_length, is_fresh, spans is not None),
-                spans,
-            )
-            logits = self.model.lm_head(hidden[torch.arange(len(rows), device=self.device), last])
-            sources = [i for i, group in enumerate(copies) for _ in group]
-            if sources:
-                targets = [copy.slot for group in copies for copy in group]
-                self.cache.copy_rows([rows[i].slot for i in sources], targets, max(len(rows[i].ids) for i in sources))
-                logits = torch.cat([logits, logits[sources]])
-            return self._first_tokens(everyone, logits)
+        return hidden[torch.arange(len(rows), device=self.device), ends - begins - 1]
 
-    def _first_tokens(self, rows: Sequence[Row], logits: Tensor) -> Window:
-        slots = torch.tensor([row.slot for row in rows], device=self.device)
+    def _feed_packed(self, rows: Sequence[Row], slots: Tensor, begins: Tensor, ends: Tensor) -> Tensor:
+        """The same for new tokens end to end, without padding, fresh rows beside others."""
+        ids = [token for row in rows for token in row.ids[row.num_cached :]]
+        widths = ends - begins
+        bounds = torch.nn.functional.pad(widths.cumsum(0), (1, 0))
 
-        def put(column: Tensor, values: Iterable[float]) -> None:
-            column[slots] = torch.tensor(list(values), dtype=column.dtype, device=self.device)
+        def of_each_token(values: Tensor) -> Tensor:
+            return torch.repeat_interleave(values, widths, output_size=len(ids))
 
+        positions = torch.arange(len(ids), device=self.device) + of_each_token(begins - bounds[:-1])
+        max_queries = max(len(row.ids) - row.num_cached for row in rows)
+        hidden = self._hidden(
+            self._to_device(ids)[None],
+            positions[None],
+            self._no_mask,
+            self.cache.for_packed(of_each_token(slots), positions),
+            self.cache.spans(slots, ends, bounds.to(torch.int32), max_queries),
+        )
+        return hidden[0, bounds[1:] - 1]
+
+    def _take_seats(self, rows: Sequence[Row]) -> Tensor:
+        """Note on the device how each row draws; their slots."""
         words = [draw.seed_words(row.seed) for row in rows]
-        put(self.seed_low, (word[0] for word in words))
-        put(self.seed_high, (word[1] for word in words))
-        put(self.temperature, (row.temperature for row in rows))
-        put(self.top_p, (row.top_p for row in rows))
-        put(self.max_new, (row.max_new_tokens for row in rows))
-        put(self.lengths, (len(row.ids) for row in rows))
-        put(self.states, (row.start_state for row in rows))
+        whole = self._to_device(
+            [
+                [row.slot, *word, row.max_new_tokens, len(row.ids), row.start_state]
+                for row, word in zip(rows, words, strict=True)
+            ]
+        )
+        real = self._to_device([[row.temperature, row.top_p] for row in rows], torch.float32)
+        slots = whole[:, 0]
+        columns = (self.seed_low, self.seed_high, self.max_new, self.lengths, self.states)
+        for column, values in zip(columns, whole[:, 1:].unbind(dim=1), strict=True):
+            column[slots] = values
+        self.temperature[slots], self.top_p[slots] = real.unbind(dim=1)
         self.counts[slots] = 1
+        return slots
+
+    def _first_tokens(self, rows: Sequence[Row], slots: Tensor, logits: Tensor) -> Window:
         has_noise, has_cut = any(row.temperature > 0 for row in rows), any(row.top_p < 1 for row in rows)
         keys = draw.row_keys(self.seed_low[slots], self.seed_high[slots], self.lengths[slots])
         tokens, logprobs = self._choose(
@@ -244,6 +266,11 @@ class SlotDecoder:
     @property
     def draws_in_one_kernel(self) -> bool:
         return self._fused_scores is not None
+
+    @property
+    def packs_rows(self) -> bool:
+        """Flash attention takes rows of any lengths end to end: what joins needs neither padding nor sorting."""
+        return self.attention == "flash"
 
     @property
     def picks_rows(self) -> bool:

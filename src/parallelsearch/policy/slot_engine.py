@@ -264,12 +264,11 @@ class SlotEngine(Engine):
             (rows[slot] for slot in copies),
             key=lambda row: (row.num_cached > 0, len(row.ids) - row.num_cached, row.slot),
         )
-        for part in _parts(fed, self.prefill_tokens):
+        for part in _parts(fed, self.prefill_tokens, self.decoder.packs_rows):
             with self._timed("prefill"):
                 window = self.decoder.prefill(part, [copies[row.slot] for row in part])
             self.stats["prefill_calls"] += 1
             self.stats["prefill_tokens"] += sum(len(row.ids) - row.num_cached for row in part)
-            self.stats["prefill_padded"] += len(part) * max(len(row.ids) - row.num_cached for row in part)
             self.stats["reused_tokens"] += sum(row.num_cached for row in part)
             self.stats["copied_rows"] += sum(len(copies[row.slot]) for row in part)
             slots = [row.slot for row in part] + [copy.slot for row in part for copy in copies[row.slot]]
@@ -391,17 +390,18 @@ def _row(request: Request, slot: int, num_cached: int) -> Row:
     )
 
 
-def _parts(rows: Sequence[Row], max_tokens: int) -> list[list[Row]]:
-    """Cut rows, sorted by new tokens, into forward passes: padding at most about 25 %, fresh rows by themselves."""
+def _parts(rows: Sequence[Row], max_tokens: int, is_packed: bool) -> list[list[Row]]:
+    """Cut rows, sorted by new tokens, into forward passes. Those that are padded to one width have at most about 25 % of
+    padding, and fresh rows by themselves."""
     parts: list[list[Row]] = []
     real = 0
     for row in rows:
         width = len(row.ids) - row.num_cached
         if parts:
             part = parts[-1]
-            padded = width * (len(part) + 1)
-            same_kind = (part[0].num_cached > 0) == (row.num_cached > 0)
-            if same_kind and padded <= max_tokens and padded <= 1.25 * (real + width) + 32:
+            padded = real + width if is_packed else width * (len(part) + 1)
+            is_alike = is_packed or (part[0].num_cached > 0) == (row.num_cached > 0)
+            if is_alike and padded <= max_tokens and padded <= 1.25 * (real + width) + 32:
                 part.append(row)
                 real += width
                 continue
