@@ -109,7 +109,7 @@ async def test_ircot_searches_with_each_sentence_and_gathers_passages() -> None:
 
 
 async def test_ircot_is_pushed_to_answer_in_the_last_turn() -> None:
-    trajectory, inner = await run("ircot", ["One.\n", "Two.\n", "Three.\n", "Danube.\n"])
+    trajectory, inner = await run("ircot", ["One.\n", "Two.\n", "Three.\n", "Four.\n", "Danube.\n"])
     assert trajectory.stop == "answer"
     assert trajectory.answer == "Danube"
     assert inner.shown[-1].endswith("So the answer is:")

@@ -62,12 +62,52 @@ async def test_an_early_search_is_withdrawn_when_the_turn_proves_invalid(echo):
 
 async def test_the_last_turn_must_answer(echo):
     turns = [render_turn("t", queries=[f"again {n}"]) for n in range(10)]
-    trajectory = await rollout(Q, script(*turns), Search(echo()), Limits(max_turns=3))
-    assert (trajectory.num_llm_calls, trajectory.num_searches, trajectory.stop) == (4, 3, "max_turns")
+    retriever = echo()
+    trajectory = await rollout(Q, script(*turns), Search(retriever), Limits(max_turns=3))
+    assert (trajectory.num_llm_calls, trajectory.num_searches, trajectory.stop) == (5, 3, "max_turns")
     assert trajectory.answer is None
-    assert trajectory.segments[-2].author == "notice"
-    answered = await rollout(Q, script(*turns[:3], ANSWER), Search(echo()), Limits(max_turns=3))
-    assert (answered.answer, answered.stop) == ("Camille Pissarro", "answer")
+    assert [segment.author for segment in trajectory.segments[-3:]] == ["model", "notice", "model"]
+    assert "again 3" not in str(retriever.calls), "a search that is refused is not executed"
+
+
+async def test_who_answers_in_time_is_never_told_to(echo):
+    turns = [render_turn("t", queries=[f"again {n}"]) for n in range(3)]
+    trajectory = await rollout(Q, script(*turns, ANSWER), Search(echo()), Limits(max_turns=3))
+    assert (trajectory.answer, trajectory.stop, trajectory.num_llm_calls) == ("Camille Pissarro", "answer", 4)
+    assert "notice" not in [segment.author for segment in trajectory.segments]
+
+
+@pytest.mark.parametrize("turn", [render_turn("t", queries=["again"]), "well, that is all I know"])
+async def test_who_does_not_answer_is_told_and_may_once_more(echo, turn):
+    events = []
+    trajectory = await rollout(
+        Q, script(SPLIT, turn, ANSWER), Search(echo()), Limits(max_turns=1), on_event=events.append
+    )
+    assert (trajectory.answer, trajectory.stop, trajectory.num_llm_calls) == ("Camille Pissarro", "answer", 3)
+    assert trajectory.num_searches == 1
+    assert [segment.author for segment in trajectory.segments[3:]] == ["model", "notice", "model"]
+    assert [event.text for event in events if event.kind == "notice"] == [grammar.notice_last_turn()]
+
+
+async def test_without_room_to_be_told_it_ends_for_the_reason_it_had(echo):
+    policy = script("no action", render_turn("t", queries=["refused"]), ANSWER)
+    roomy = await rollout(Q, policy, Search(echo()), Limits(max_turns=1))
+    assert (roomy.stop, roomy.num_llm_calls) == ("answer", 3)
+    used = sum(policy.count_tokens(segment.text) for segment in roomy.segments[:-1])
+    tight = await rollout(Q, policy, Search(echo()), Limits(max_turns=1, max_tokens=used + 10))
+    assert (tight.stop, tight.num_llm_calls, tight.answer) == ("max_turns", 2, None)
+
+
+def test_a_notice_shows_no_action_to_copy():
+    """A small model that was shown `<answer> the answer </answer>` answered "the answer"."""
+    problems = [grammar.Problem(code, message) for code, message in grammar._MESSAGES.items()]
+    assert len(problems) > 5
+    for text in (
+        grammar.notice_last_turn(),
+        grammar.notice_invalid([]),
+        *(grammar.notice_invalid([problem]) for problem in problems),
+    ):
+        assert grammar.parse_turn(text).action not in ("answer", "search"), text
 
 
 async def test_the_paper_layout_adds_no_notice(echo):

@@ -73,16 +73,18 @@ def tidy_question(question: str) -> str:
     return text if text.endswith("?") else text + "?"
 
 
-def notice_invalid(problems: Sequence[Problem], may_search: bool = True) -> str:
+# Neither notice shows an action to copy: a small model told to write `<answer> the answer </answer>` wrote just that.
+
+
+def notice_invalid(problems: Sequence[Problem]) -> str:
     """What the model is told after a turn with neither a search nor an answer in it."""
     reason = problems[0].message if problems else "it has neither a search nor an answer"
-    search = f"To search, write {wrap(SEARCH, 'query')}. " if may_search else ""
-    return f"\nThat step could not be used: {reason}. {search}To finish, write {wrap(ANSWER, 'the answer')}.\n"
+    return f"\nThat step could not be used: {reason}. Search or answer in the way described at the beginning.\n"
 
 
 def notice_last_turn() -> str:
-    """What the model is told before the turn that must answer."""
-    return f"\nNo more searches are possible. Answer now: {wrap(ANSWER, 'the answer')}.\n"
+    """What the model is told before a turn that must answer."""
+    return "\nNo more searches are possible. Reason once more about what was found, then answer.\n"
 
 
 # ---- reading a turn --------------------------------------------------------------------------------------------------

@@ -154,14 +154,17 @@ class _Run:
     async def go(self, session: str) -> None:
         prompt = grammar.prompt_text(self.trajectory.question, self.mode, self.context)
         self.add(self.policy.prompt(prompt, self.trajectory.question))
-        must_answer: Stop | None = None  # why the next turn is the last one
-        for number in range(self.limits.max_turns + 1):
-            if number == self.limits.max_turns:
-                must_answer = must_answer or "max_turns"
-            if must_answer is not None and number > 0 and self.writer.layout != "paper":
+        must_answer: Stop | None = None  # why no turn may search any more
+        max_turns, speaks = self.limits.max_turns, self.writer.layout != "paper"
+        for number in range(max_turns + (2 if speaks else 1)):
+            # A policy that knows when to stop would only be put off by a word beforehand, so after `max_turns` it is told
+            # when it searches all the same, and has another turn. Without room or time for one it is told at once.
+            if must_answer is not None and number > 0 and speaks:
                 self.insert(grammar.notice_last_turn(), "notice")
+            if number == max_turns:
+                must_answer = must_answer or "max_turns"
             if self.room() < MIN_TURN_TOKENS:
-                self.trajectory.stop = "max_tokens"
+                self.trajectory.stop = "max_tokens" if number <= max_turns else "max_turns"
                 return
             turn = await self.generate(session, number, may_search=must_answer is None)
             if turn is None:  # the deadline cut it off
@@ -175,6 +178,9 @@ class _Run:
                 self.trajectory.answer, self.trajectory.stop = parsed.answer, "answer"
                 self.emit("answer", number, parsed.answer or "")
                 return
+            if must_answer == "max_turns" and number == max_turns and speaks:
+                self.emit("notice", number, grammar.notice_last_turn())
+                continue
             if must_answer is not None:
                 self.trajectory.stop = must_answer
                 return
