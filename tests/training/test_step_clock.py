@@ -195,9 +195,10 @@ def test_the_times_of_a_step_add_up(tmp_path: Path) -> None:
         inside = times["generate_s"] + times["search_alone_s"] + times["host_s"]
         assert inside == pytest.approx(times["rollout_s"])
         assert times["prefill_s"] > 0
-        assert times["decode_s"] > 0
-        assert times["prefill_s"] + times["decode_s"] < times["generate_s"]
+        # A turn of the smoke task may be one token, drawn in prefill: a step of such turns decodes nothing.
+        assert times["prefill_s"] + times.get("decode_s", 0.0) < times["generate_s"]
         assert "record_s" not in times, "no graphs on a CPU"
+    assert sum(record.get("time/decode_s", 0.0) for record in records) > 0
 
 
 def test_the_collector_is_put_back_as_it_was() -> None:
