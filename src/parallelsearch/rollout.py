@@ -5,8 +5,9 @@ answer or a limit. With a streaming policy each sub-query's search starts the mo
 still writes. Nothing that a policy or a search does wrong raises: it ends up in the trajectory as a stop reason, a
 problem or an error.
 
-Limits in one place: `max_turns` turns may search, and one more must answer (the reference implementation's convention).
-A deadline cuts searches and turns short early enough that the answer can still be given.
+Limits in one place: `max_turns` turns may search, and one more must answer (the reference implementation's convention);
+a model that searches there too is told so and may answer in another. A deadline cuts searches and turns short
+early enough that the answer can still be given.
 """
 
 from __future__ import annotations
