@@ -327,6 +327,37 @@ def test_what_is_asked_is_said_in_the_questions_own_words(question: str, words: 
     assert templates.asked_words(question) == words
 
 
+@pytest.mark.parametrize(
+    ("question", "names", "stem"),
+    [
+        ("Which magazine is twice monthly, Reason or CCM Magazine?", ("Reason", "CCM Magazine"), "magazine is twice monthly"),
+        ("Are both Tulane University and Princeton University found in Ohio?", ("Tulane University", "Princeton University"), "found in Ohio"),
+        ("Are the operas \"La Périchole\" and \"Mignon\" by the same person?", ("La Périchole", "Mignon"), "the operas by the same person"),
+        ("Which board game, Focus or Twilight Imperium, is older?", ("Focus", "Twilight Imperium"), "board game, is older"),
+        ("750 7th Avenue and 101 Park Avenue, are located in which city?", ("750 7th Avenue", "101 Park Avenue"), "located in which city"),
+        ("Have Ada Brenn and Carl Dorn been painters?", ("Ada Brenn", "Carl Dorn"), "been painters"),
+        ("Are the two directors of the same country?", ("Ada Brenn", "Carl Dorn"), ""),
+    ],
+)  # fmt: skip
+def test_what_a_comparison_asks_is_said_without_its_names(question: str, names: tuple[str, str], stem: str) -> None:
+    assert templates.stem_of(question, names) == stem
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "begins"),
+    [
+        ("Were Ada Brenn and Carl Dorn both painters?", "yes", "Asked for: yes or no, painters. [1] Ada Brenn:"),
+        ("Who was a sculptor, Ada Brenn or Tom Hale?", "Tom Hale", "Asked for: one of the two, a sculptor. [1] Ada Brenn:"),
+    ],
+)  # fmt: skip
+async def test_the_last_thought_says_first_what_kind_of_answer_is_wanted(
+    search: Search, encoder: TokenizerEncoder, question: str, answer: str, begins: str
+) -> None:
+    for mode in ("parallel", "sequential"):
+        asked = Question(question, [answer], id="t", kind="parallel")
+        assert (turns(await taught(asked, search, encoder, mode))[-1].thought or "").startswith(begins)
+
+
 # ---- reading questions -----------------------------------------------------------------------------------------------
 
 

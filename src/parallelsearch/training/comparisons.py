@@ -153,7 +153,8 @@ class ComparisonLesson(Lesson):
         if self.ask.aspect == "year":
             self.polar(first[0][0] == second[0][0])
             same = "the same year" if first[0][0] == second[0][0] else "different years"
-            return f"{templates.compare_values(self.names, (one, other), numbers, 'is from')} These are {same}."
+            told = templates.compare_values(self.names, (one, other), numbers, "is from")
+            return f"{self.asked_for('yes or no')} {told} These are {same}. So {self.answer}."
         if order == 0:
             raise Drop("dates_not_told_apart")
         winner = self.winner(0 if order == self.ask.direction else 1)
@@ -167,7 +168,7 @@ class ComparisonLesson(Lesson):
             told = templates.compare_values(self.names, (one, other), numbers, first[2])
         early, late = (one, other) if order < 0 else (other, one)
         which, value = ("earlier", early) if self.ask.direction < 0 else ("later", late)
-        return f"{templates.asked_for(which)} {told} {templates.decide(late, early, which, value, winner)}"
+        return f"{templates.asked_for(f'the {which}')} {told} {templates.decide(late, early, which, value, winner)}"
 
     def by_age(self, pages: Sequence[Shown]) -> str:
         spans = [(birth_date(page.text), death_date(page.text)) for page in pages]
@@ -182,7 +183,7 @@ class ComparisonLesson(Lesson):
             f"[{page.number}] {name} lived from {born} to {died}, {age} years."
             for page, name, (born, died), age in zip(pages, self.names, years, ages, strict=True)
         )
-        return f"{told} {self.by_size(max(ages), min(ages), winner)}"
+        return self.by_size(told, max(ages), min(ages), winner)
 
     def by_count(self, pages: Sequence[Shown]) -> str:
         first, second = (number_near(page, self.words, self.max_quote_words) for page in pages)
@@ -192,12 +193,18 @@ class ComparisonLesson(Lesson):
             raise Drop("numbers_equal")
         winner = self.winner(0 if (first[0] > second[0]) == (self.ask.direction > 0) else 1)
         quotes = f"{templates.quote(self.names[0], first[1])} {templates.quote(self.names[1], second[1])}"
-        return f"{quotes} {self.by_size(max(first[0], second[0]), min(first[0], second[0]), winner)}"
+        return self.by_size(quotes, max(first[0], second[0]), min(first[0], second[0]), winner)
 
-    def by_size(self, high: float, low: float, winner: str) -> str:
+    def by_size(self, told: str, high: float, low: float, winner: str) -> str:
         which, value = ("larger", high) if self.ask.direction > 0 else ("smaller", low)
         verdict = templates.decide(f"{high:,g}", f"{low:,g}", which, f"{value:,g}", winner, "more than")
-        return f"{templates.asked_for(which)} {verdict}"
+        return f"{templates.asked_for(f'the {which}')} {told} {verdict}"
+
+    def asked_for(self, form: str = "") -> str:
+        """The form of the answer, and the question's words without the names."""
+        stem = templates.stem_of(self.question.question, self.names)
+        asked = ", ".join(part for part in (form, stem) if part)
+        return templates.asked_for(asked) if asked else ""
 
     def by_nation(self, pages: Sequence[Shown]) -> str:
         find = nationality if self.ask.aspect == "nationality" else country
@@ -212,10 +219,10 @@ class ComparisonLesson(Lesson):
         if self.ask.is_polar:
             self.polar(is_same)
             verdict = f"Both: {first[0]}." if is_same else f"{first[0]} and {second[0]} are different."
-            return f"{quotes} {verdict} So {self.answer}."
+            return f"{self.asked_for('yes or no')} {quotes} {verdict} So {self.answer}."
         if not is_same or normalise(first[0]) != normalise(self.answer):
             raise Drop("evidence_disagrees")
-        return f"{quotes} Both are {first[0]}."
+        return f"{self.asked_for()} {quotes} Both are {first[0]}.".lstrip()
 
     def trait_quote(self, page: Shown) -> Quote | None:
         told = definition(page, self.max_quote_words)
@@ -249,7 +256,7 @@ class ComparisonLesson(Lesson):
             holds = [share > min(shares) for share in shares]
         else:
             holds = [False, False]
-        return f"{self.marked((quotes[0], quotes[1]), holds)} So {self.answer}."
+        return f"{self.asked_for('yes or no')} {self.marked((quotes[0], quotes[1]), holds)} So {self.answer}."
 
     def marked(self, quotes: Sequence[Quote], holds: Sequence[bool], *, is_choice: bool = False) -> str:
         """Each quote with what is asked and its own verdict behind it: a small model judges what stands side by side, not two
@@ -275,7 +282,7 @@ class ComparisonLesson(Lesson):
         is_same = (normalise(self.answer) == "yes") != self.ask.differs
         verdict = "These are the same." if is_same else "These are different."
         told = f"{templates.quote(self.names[0], quotes[0])} {templates.quote(self.names[1], quotes[1])}"
-        return f"{told} {verdict} So {self.answer}."
+        return f"{self.asked_for('yes or no')} {told} {verdict} So {self.answer}."
 
     def by_choice(self, pages: Sequence[Shown]) -> str:
         words = self.words
@@ -287,7 +294,7 @@ class ComparisonLesson(Lesson):
             raise Drop("nothing_to_quote")
         winner = self.winner(0 if scores[0] > scores[1] else 1)
         told = self.marked((quotes[0], quotes[1]), [scores[0] > scores[1], scores[1] > scores[0]], is_choice=True)
-        return f"{told} So {winner}."
+        return f"{self.asked_for('one of the two')} {told} So {winner}."
 
     def conclude_common(self, pages: Sequence[Shown]) -> str:
         """What they share: the answer quoted from each page that has it, and at least one must."""
@@ -302,4 +309,4 @@ class ComparisonLesson(Lesson):
         if num_with == 0:
             raise Drop("answer_not_shown")
         shared = f"In both: {self.answer}. " if num_with == len(pages) == 2 else ""
-        return f"{' '.join(parts)} {shared}{templates.gives(self.rng, self.answer)}"
+        return f"{self.asked_for()} {' '.join(parts)} {shared}{templates.gives(self.rng, self.answer)}".lstrip()
