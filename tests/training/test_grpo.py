@@ -489,7 +489,15 @@ def test_a_planted_behaviour_is_learned(tmp_path: Path) -> None:
     for name in (
         *(f"reward/{part}" for part in ("outcome", "decomposition", "search_count", "format", "total")),
         *("split/parallel", "split/sequential", "llm_calls", "searches", "subqueries", "invalid_turns"),
-        *("truncated_turns", "zero_variance_groups", "search_failures", "entropy", "grad_norm", "sampler_drift"),
+        *(
+            "truncated_turns",
+            "zero_variance_groups",
+            "shaping_only_groups",
+            "search_failures",
+            "entropy",
+            "grad_norm",
+            "sampler_drift",
+        ),
         *("stop/answer", "stop/max_turns", "model_tokens", "time/rollout_s", "time/train_s", "time/step_s"),
     ):
         assert name in records[0], name

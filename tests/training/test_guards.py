@@ -12,7 +12,14 @@ from tiny_runs import demo_search, tiny_model, tiny_recipe
 from parallelsearch.training import grpo, smoke
 from parallelsearch.training.guards import Alarms, GradientGuard, TrainingStoppedError, displacement
 from parallelsearch.training.loop import run
-from parallelsearch.training.metrics_log import MetricsLog, Sums, has_zero_variance, read_metrics, trajectory_metrics
+from parallelsearch.training.metrics_log import (
+    REWARD_PARTS,
+    MetricsLog,
+    Sums,
+    has_zero_variance,
+    read_metrics,
+    trajectory_metrics,
+)
 from parallelsearch.training.recipe import GuardSettings
 from parallelsearch.trajectory import Query, Segment, Trajectory, Turn
 
@@ -172,6 +179,20 @@ def test_every_thing_is_counted_apart() -> None:
     assert means["stop/max_turns"] == 0.5
     assert means["model_tokens"] == 9.0
     assert means["zero_variance_groups"] == 1.0
+
+
+def test_groups_that_differ_only_in_shaping_are_counted_apart() -> None:
+    def sample(outcome: float, shaping: float) -> Trajectory:
+        return Trajectory(
+            "q",
+            [],
+            ["yes"],
+            rewards=dict.fromkeys(REWARD_PARTS, 0.0) | {"outcome": outcome, "total": outcome + shaping},
+        )
+
+    groups = [(0.0, 0.4), (0.0, 0.2)], [(1.0, 0.4), (0.0, 0.4)], [(1.0, 0.4), (1.0, 0.4)], [(1.0, 0.2), (0.0, 0.4)]
+    means = trajectory_metrics([sample(*one) for group in groups for one in group], samples_per_question=2).means()
+    assert (means["shaping_only_groups"], means["zero_variance_groups"]) == (0.25, 0.25)
 
 
 def test_sums_of_processes_add_up_exactly() -> None:

@@ -79,7 +79,9 @@ def trajectory_metrics(trajectories: Sequence[Trajectory], samples_per_question:
         sums.add("model_tokens", sum(turn.num_tokens or 0 for turn in trajectory.turns))
     for start in range(0, len(trajectories), samples_per_question) if samples_per_question > 1 else ():
         group = trajectories[start : start + samples_per_question]
-        sums.add("zero_variance_groups", float(has_zero_variance([(t.rewards or {}).get("total") for t in group])))
+        total, outcome = ([(t.rewards or {}).get(part) for t in group] for part in ("total", "outcome"))
+        sums.add("zero_variance_groups", float(has_zero_variance(total)))
+        sums.add("shaping_only_groups", float(has_zero_variance(outcome) and not has_zero_variance(total)))
     return sums
 
 
