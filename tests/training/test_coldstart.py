@@ -336,6 +336,8 @@ def test_what_is_asked_is_said_in_the_questions_own_words(question: str, words: 
         ("Which board game, Focus or Twilight Imperium, is older?", ("Focus", "Twilight Imperium"), "board game, is older"),
         ("750 7th Avenue and 101 Park Avenue, are located in which city?", ("750 7th Avenue", "101 Park Avenue"), "located in which city"),
         ("Have Ada Brenn and Carl Dorn been painters?", ("Ada Brenn", "Carl Dorn"), "been painters"),
+        ("What do Ada Brenn and Carl Dorn have in common?", ("Ada Brenn", "Carl Dorn"), "have in common"),
+        ("In between Ada Brenn and Carl Dorn who was a painter?", ("Ada Brenn", "Carl Dorn"), "a painter"),
         ("Are the two directors of the same country?", ("Ada Brenn", "Carl Dorn"), ""),
     ],
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 One folder comes out: `parallel.jsonl` and `sequential.jsonl` (the same questions, trajectories with token ids),
 `rl_questions.jsonl`, `rl_recombined.jsonl`, `rl_mixed.jsonl` and `rl_made.jsonl` (questions for RL: real ones, comparisons
-recombined from them, and mixed questions, facts and chains made from the passages),
+recombined from them, and mixed questions, facts, chains and comparisons made from the passages),
 `validation.jsonl` and `report.json`; on request also `undecided.jsonl`, a start that splits only every other time.
 The validation questions are cut first and are in none of the others. Sources are worked through in order, and each kind
 stops when it has enough, so name the surest source first.
@@ -85,6 +85,8 @@ class ColdStartRecipe(Settings):
     """How many trajectories of one fact are made from the passages of the index (`made_facts.py`)."""
     num_made_chains: int = Field(default=0, ge=0)
     """How many of two links, likewise; as many as the passages give may be fewer."""
+    num_made_comparisons: int = Field(default=0, ge=0)
+    """How many comparisons, likewise (`made_comparisons.py`)."""
     num_undecided: int = Field(default=0, ge=0)
     """How many trajectories `undecided.jsonl` has, which leaves it to RL to find out when to split; 0 writes no such file."""
     max_mixed_tokens: int = Field(default=2560, ge=64)
@@ -260,7 +262,11 @@ class _Taught:
 
 async def _made(recipe: ColdStartRecipe, pool: Pool, search: Search, encoder: Policy) -> _Taught:
     made = _Taught()
-    wanted = {"single": recipe.num_made_facts, "sequential": recipe.num_made_chains}
+    wanted = {
+        "single": recipe.num_made_facts,
+        "sequential": recipe.num_made_chains,
+        "parallel": recipe.num_made_comparisons,
+    }
     if not any(wanted.values()):
         return made
     kept_back = {normalise(question.question) for question in pool.validation} | held_out().keys()
@@ -270,6 +276,7 @@ async def _made(recipe: ColdStartRecipe, pool: Pool, search: Search, encoder: Po
         _passages(recipe.search.address),
         2 * recipe.num_made_facts,
         3 * recipe.num_made_chains,
+        2 * recipe.num_made_comparisons,
         seed=recipe.seed,
         forbidden=kept_back,
         needed=needed,

@@ -192,7 +192,10 @@ class ComparisonLesson(Lesson):
         if first[0] == second[0]:
             raise Drop("numbers_equal")
         winner = self.winner(0 if (first[0] > second[0]) == (self.ask.direction > 0) else 1)
-        quotes = f"{templates.quote(self.names[0], first[1])} {templates.quote(self.names[1], second[1])}"
+        quotes = " ".join(
+            f"{templates.quote(name, quote)} That is {number:,g}."
+            for name, (number, quote) in zip(self.names, (first, second), strict=True)
+        )
         return self.by_size(quotes, max(first[0], second[0]), min(first[0], second[0]), winner)
 
     def by_size(self, told: str, high: float, low: float, winner: str) -> str:

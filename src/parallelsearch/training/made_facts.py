@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from parallelsearch.answers import normalise
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.training.evidence import find_phrase, sentences
+from parallelsearch.training.made_comparisons import make_comparisons
 from parallelsearch.training.mixed import CRAFTS
 from parallelsearch.training.mixed_questions import Work, read_works
 from parallelsearch.training.page_facts import (
@@ -254,13 +255,15 @@ def make_all(
     passages: Sequence[Passage],
     num_facts: int,
     num_chains: int,
+    num_comparisons: int = 0,
     *,
     seed: int = 0,
     forbidden: Collection[str] = (),
     needed: Collection[str] = (),
 ) -> list[Question]:
-    """Facts, then chains, from one reading of the passages."""
+    """Facts, then chains, then comparisons, from one reading of the passages."""
     pages = read_pages(passages, forbidden, needed)
     links = [*links_of_works(read_works(passages, forbidden), pages), *read_links(passages, pages)]
     facts = make_facts(pages, num_facts, seed=seed, forbidden=forbidden)
-    return facts + make_chains(pages, links, num_chains, seed=seed, forbidden=forbidden)
+    chains = make_chains(pages, links, num_chains, seed=seed, forbidden=forbidden)
+    return facts + chains + make_comparisons(pages, num_comparisons, seed=seed, forbidden=forbidden)

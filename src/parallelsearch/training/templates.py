@@ -134,12 +134,13 @@ _NAMES_TOGETHER = re.compile(
 )
 _NAME_ALONE = re.compile(r"[\s,]*(?:\b(?:and|or|both)\b\s*)?\0")
 _OPENING = re.compile(
-    r"^(?:(?:are|is|was|were|do|does|did|have|has|had|can|could|both|in|they|which|who|what)\b[\s,:]*(?=\S*\s*\w))+",
+    r"^(?:(?:are|is|was|were|do|does|did|ha(?:ve|s|d)(?! in common)|can|could|both|in(?! common)|they|which|who|what)\b"
+    r"[\s,:]*(?=\S*\s*\w))+",
     re.IGNORECASE,
 )
 
 
-def stem_of(question: str, names: Sequence[str], max_words: int = 10) -> str:
+def stem_of(question: str, names: Sequence[str], max_words: int = 14) -> str:
     """What is asked about the names, in the question's own words: the names left out, and what only leads up to it. Empty
     where the question does not name them."""
     rest = question
