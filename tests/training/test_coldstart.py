@@ -122,7 +122,22 @@ async def test_a_chain_names_in_its_second_query_what_the_first_search_brought(
     assert second.queries[0].startswith("Tom Hale")
     assert "taught Tom Hale" in (second.thought or "")
     assert last.answer == "Lund Prize"
+    assert (last.thought or "").startswith("Asked of Tom Hale: ")
     assert not trajectory.is_split
+
+
+async def test_what_leads_on_is_quoted_from_the_page_that_says_so_not_from_where_it_leads(
+    encoder: TokenizerEncoder,
+) -> None:
+    pages = {
+        **PAGES,
+        "Tom Hale": "Tom Hale was a student of the Oslo academy, where Ada Brenn taught. He won the Lund Prize.",
+    }
+    passages = [Passage(f"p{number}", title, text) for number, (title, text) in enumerate(pages.items())]
+    trajectory = await taught(CHAIN, Search(BM25Retriever.from_passages(passages), k=3), encoder)
+    _, second, last = turns(trajectory)
+    assert "Ada Brenn: " in (second.thought or "")
+    assert "Tom Hale: " in (last.thought or "")
 
 
 async def test_without_supporting_titles_the_bridge_is_found_by_search(
@@ -321,6 +336,8 @@ async def test_a_choice_comes_back_with_its_names_exchanged(search: Search, enco
         ("A fencer who called for a boycott of what retailer whose name means crossroads?", "boycott of what retailer whose name means crossroads"),
         ("Who designed the 1954 Plymouth Explorer?", "Who designed the 1954 Plymouth Explorer"),
         ("Name the river.", ""),
+        ("The hospital at which Joseph Avellone was employed as a surgeon is known for which fields?", "as a surgeon is known for which fields"),
+        ("In what year did the hall, which was built by a guild, open?", "what year did the hall, which was built by a guild, open"),
     ],
 )  # fmt: skip
 def test_what_is_asked_is_said_in_the_questions_own_words(question: str, words: str) -> None:

@@ -41,15 +41,16 @@ class Lesson(ABC):
     def answer(self) -> str:
         return self.question.golden_answers[0]
 
-    def answer_from(self, passages: Sequence[Shown], lead: str = "") -> str:
-        """The last turn of a chain or a single fact: the clause with the answer, then the answer."""
+    def answer_from(self, passages: Sequence[Shown], lead: str = "", of: str = "") -> str:
+        """The last turn of a chain or a single fact: the clause with the answer, then the answer. `of` is what the chain has
+        led to; a model that is not reminded of it quotes the first page again."""
         words = content_words(self.question.question)
         found = best_clause(passages, self.question.golden_answers, words, self.max_quote_words)
         if found is None:
             raise Drop("answer_not_shown")
         passage, quote, answer = found
         asked = templates.asked_words(self.question.question)
-        asked = f"Asked: {asked}. " if asked else ""
+        asked = f"Asked{f' of {of}' if of else ''}: {asked}. " if asked else ""
         thought = f"{lead}{asked}{templates.quote(passage.title, quote)} {templates.gives(self.rng, answer)}"
         return render_turn(thought, answer=answer)
 
@@ -111,13 +112,17 @@ class ChainLesson(Lesson):
         words = content_words(self.question.question)
         for pages in (own, others):
             if best_clause(pages, self.question.golden_answers, words, self.max_quote_words) is not None:
-                return self.answer_from(pages)
+                return self.answer_from(pages, of=self.bridge)
         raise Drop("answer_beside_link" if others != list(shown) else "answer_not_shown")
 
     def link(self, shown: Sequence[Shown]) -> str:
         """The words that lead from the first passage to the second."""
         words = content_words(self.question.question)
-        found = best_clause(shown, [self.bridge], words, self.max_quote_words)
+        # A page names itself best, but what leads to it stands on another.
+        others = [passage for passage in shown if not same_name(self.bridge, passage.title)]
+        found = best_clause(others, [self.bridge], words, self.max_quote_words) or best_clause(
+            shown, [self.bridge], words, self.max_quote_words
+        )
         if found is not None:
             self.linked = found[0].number
             return f"{templates.quote(found[0].title, found[1])} "

@@ -156,17 +156,23 @@ def stem_of(question: str, names: Sequence[str], max_words: int = 14) -> str:
 
 MIN_ASKED_WORDS = 8
 _ASKING = re.compile(r"\b(?:what|which|how (?:many|much|long|old|far|often)|when|where)\b", re.IGNORECASE)
+_PREPOSITION = r"(?:in|on|at|for|from|by|of|to|with|during|under|after|before)"
 _ASKING_WHO = re.compile(r"\b(?:who|whom|whose)\b", re.IGNORECASE)
 
 
 def asked_words(question: str, max_words: int = 12) -> str:
     """The words that say what kind of answer is wanted, in the question's own wording; empty if there are none. Where the
-    question word stands near the end, what it belongs to stands before it: "was founded on what date"."""
-    starts = re.match(r"\W*(?:who|whom|whose)\b", question, re.IGNORECASE)
-    found = starts or _ASKING.search(question) or _ASKING_WHO.search(question)
+    question word stands near the end, what it belongs to stands before it: "was founded on what date". Of several the last
+    one asks ("the hospital at which he worked excels in which fields"), unless the question begins with one."""
+    starts = re.match(
+        rf"\W*(?:{_PREPOSITION}\s+)?(?=(?:who|whom|whose|what|which|how|when|where)\b)", question, re.IGNORECASE
+    )
+    asking = list(_ASKING.finditer(question))
+    found = starts or (asking[-1] if asking else _ASKING_WHO.search(question))
     if found is None:
         return ""
-    before, after = question[: found.start()].split(), question[found.start() :].split()[:max_words]
+    start = found.end() if starts else found.start()
+    before, after = question[:start].split(), question[start:].split()[:max_words]
     missing = max(0, MIN_ASKED_WORDS - len(after))
     return " ".join([*before[len(before) - min(missing, len(before)) :], *after]).strip(' ?.,;:"')
 
