@@ -103,6 +103,15 @@ async def test_a_comparison_is_split_and_the_deciding_evidence_is_quoted_before_
     assert last.thought.endswith("1901 is after 1888. The earlier is 1888: Carl Dorn.")
 
 
+async def test_a_turn_that_the_policy_could_not_write_to_the_end_is_not_taught(
+    search: Search, encoder: TokenizerEncoder
+) -> None:
+    limits = Limits(max_tokens_per_turn=80, max_observation_tokens=3000, max_tokens=8000, timeout_s=None)
+    made, report = await build_coldstart([BIRTH], search, encoder, settings(limits=limits))
+    assert made == []
+    assert report.reasons == {"b1": "turn_too_long"}
+
+
 async def test_the_sequential_twin_asks_one_query_a_turn_with_the_sequential_prompt(
     search: Search, encoder: TokenizerEncoder
 ) -> None:

@@ -380,8 +380,12 @@ class Tutor(Policy):
         except UsageError as error:  # a name with a tag or a separator in it cannot be written as a turn
             self.dropped = Drop("cannot_be_written")
             raise PolicyError(str(error)) from error
+        num_tokens = self.encoder.count_tokens(text)
+        if num_tokens > max_tokens:  # it would be cut when the policy writes it
+            self.dropped = Drop("turn_too_long")
+            raise PolicyError(f"a turn of {num_tokens} tokens, and {max_tokens} are allowed")
         segment = self.encoder.insert(text, "model")
-        return Generation(text, "stop", segment.token_ids, num_tokens=self.encoder.count_tokens(text))
+        return Generation(text, "stop", segment.token_ids, num_tokens=num_tokens)
 
     async def _shown(self, segments: Sequence[Segment]) -> list[Shown]:
         """The passages as the observations show them. The hits come again, from the search's cache, for their titles."""

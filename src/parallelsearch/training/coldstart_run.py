@@ -57,6 +57,7 @@ _LEARNABLE = frozenset(
         "bridge_not_shown",
         "answer_beside_link",
         "too_long",
+        "turn_too_long",
     }
 )
 

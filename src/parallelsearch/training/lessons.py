@@ -106,9 +106,9 @@ class ChainLesson(Lesson):
             return render_turn(
                 f"{self.link(shown)}{templates.next_link(self.rng, self.bridge, self.topic)}", [self.second_query]
             )
-        # The bridge's own page, or any but the one that led to it: to quote that again is to have learned nothing.
-        own = [passage for passage in shown if same_name(self.bridge, passage.title)]
+        # The bridge's own page or another, but not what was quoted on the way: to quote that again is to learn nothing.
         others = [passage for passage in shown if passage.number != self.linked]
+        own = [passage for passage in others if same_name(self.bridge, passage.title)]
         words = content_words(self.question.question)
         for pages in (own, others):
             if best_clause(pages, self.question.golden_answers, words, self.max_quote_words) is not None:
@@ -129,6 +129,7 @@ class ChainLesson(Lesson):
         page = page_of(self.bridge, shown)
         told = definition(page, self.max_quote_words) if page is not None else None
         if page is not None and told is not None:
+            self.linked = page.number
             return f"{templates.quote(page.title, told)} "
         if find_phrase(self.question.question, self.bridge):
             return ""
