@@ -118,12 +118,12 @@ def which_fits(one: Page, other: Page, rng: random.Random) -> Draft | None:
 
 def _tells_apart(fact: Fact, other: Page) -> bool:
     words = [word for word in normalise(f"{fact.before} {fact.answer}").split() if word not in STOPS]
-    is_short = (
+    is_plain = (
         len(fact.before.split()) <= 10
         and _head(other) not in fact.before.split()[:5]
         and not re.search(r"[\"()]|\bor\b", f"{fact.before} {fact.answer}")
     )
-    return is_short and not find_phrase(other.text, fact.answer) and overlap(other.text, words) < 0.6 * len(words)
+    return is_plain and not find_phrase(other.text, fact.answer) and overlap(other.text, words) < 0.6 * len(words)
 
 
 _BEGINS = {
