@@ -364,6 +364,7 @@ def test_what_is_asked_is_said_in_the_questions_own_words(question: str, words: 
         ("Have Ada Brenn and Carl Dorn been painters?", ("Ada Brenn", "Carl Dorn"), "been painters"),
         ("What do Ada Brenn and Carl Dorn have in common?", ("Ada Brenn", "Carl Dorn"), "have in common"),
         ("In between Ada Brenn and Carl Dorn who was a painter?", ("Ada Brenn", "Carl Dorn"), "a painter"),
+        ("Was It or Up edited and released first?", ("It", "Up"), "edited and released first"),
         ("Are the two directors of the same country?", ("Ada Brenn", "Carl Dorn"), ""),
     ],
 )  # fmt: skip

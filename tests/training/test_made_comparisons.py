@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from parallelsearch.answers import normalise
 from parallelsearch.retrieval.base import Passage
-from parallelsearch.retrieval.bm25 import BM25Retriever
+from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
 from parallelsearch.rollout import Limits
 from parallelsearch.search import Search
+from parallelsearch.training import coldstart_run
 from parallelsearch.training.coldstart import ColdStartSettings, build_coldstart
 from parallelsearch.training.coldstart_run import TokenizerEncoder
 from parallelsearch.training.made_comparisons import (
@@ -26,11 +29,12 @@ from parallelsearch.training.made_comparisons import (
 )
 from parallelsearch.training.page_facts import read_pages
 from parallelsearch.training.smoke import make_tokenizer
-from parallelsearch.trajectory import Question
+from parallelsearch.trajectory import Question, read_trajectories
 
 _CITIES = ("Askvik", "Borgsund", "Dalholm", "Elvestad", "Fjordnes", "Grenvik")
 _BANDS = ("Amber Kites", "Blue Lanterns", "Copper Foxes", "Dusty Organs", "Early Ferries", "Faded Maps")
 _PEOPLE = ("Ada Brenn", "Carl Dorn", "Edda Falk", "Gustav Hald", "Ingrid Juhl", "Knut Lerche")
+_SECOND = ("Kites", "Lanterns", "Foxes", "Organs", "Ferries", "Maps", "Anchors", "Bells", "Cranes", "Drums")
 _NATIONS = ("Norwegian", "Danish", "Swedish")
 
 
@@ -134,6 +138,15 @@ def test_forbidden_names_and_questions_never_come_up() -> None:
     assert all(normalise(one.question) != taken for one in made(forbidden=(taken,)))
 
 
+def test_pages_without_dates_are_compared_in_the_other_ways() -> None:
+    undated = [
+        Passage(page.id, page.title, re.sub(r" in \d{4}", "", page.text)) for page in world() if page.id[0] == "b"
+    ]
+    questions = make_comparisons(read_pages(undated, ()), 8, min_of_a_kind=2)
+    assert len(questions) == 8
+    assert not any("first" in one.question or "last" in one.question for one in questions)
+
+
 def test_kinds_with_few_pages_are_left_out() -> None:
     assert make_comparisons(PAGES, 40) == []
 
@@ -148,3 +161,39 @@ async def test_most_of_them_can_be_taught_and_every_one_is_split() -> None:
     assert all(one.is_split and one.num_llm_calls == 2 for one in kept)
     asked = {question.id: question.golden_answers[0] for question in questions}
     assert all(one.answer == asked[one.id] for one in kept)
+
+
+def test_a_run_keeps_as_many_as_asked_for_and_says_when_there_are_fewer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{first} {second}" for first in ("Amber", "Copper", "Velvet") for second in _SECOND]
+    bands = [
+        Passage(f"b{number}", name, f"{name} is a rock band. It was formed in {1950 + number} in a harbour.")
+        for number, name in enumerate(names)
+    ]
+    build_bm25(bands, tmp_path / "index")
+    row = {"question": "when was the lighthouse of Amber Kites formed", "golden_answers": ["1950"], "kind": "single"}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
+    tokenizer = make_tokenizer()
+    monkeypatch.setattr(TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
+    recipe = coldstart_run.ColdStartRecipe.model_validate(
+        {
+            "model": "smoke",
+            "sources": [str(tmp_path / "train.jsonl")],
+            "num_trajectories": {"single": 1},
+            "num_made_comparisons": 2,
+            "num_made_chains": 4,
+            "max_tokens": 8000,
+            "out": str(tmp_path / "out"),
+            "search": {"address": f"bm25:{tmp_path / 'index'}"},
+            "rollout": {"max_tokens": 8000, "max_observation_tokens": 3000},
+        }
+    )
+    said: list[str] = []
+    report = coldstart_run.run_coldstart(recipe, said.append)
+    assert report["num_made"] == {MADE_COMPARISON: 2}
+    assert said[-2:] == ["made from passages, sequential: 0 of 4", "made from passages, parallel: 2 of 2"]
+    for twin in ("parallel", "sequential"):
+        rows = read_trajectories(tmp_path / "out" / f"{twin}.jsonl")
+        assert sum(one.dataset == MADE_COMPARISON for one in rows) == 2

@@ -349,7 +349,9 @@ def test_nothing_that_a_forbidden_question_names_comes_out() -> None:
 # ---- a whole run -----------------------------------------------------------------------------------------------------
 
 
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> dict[str, object]:
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, said: list[str] | None = None
+) -> dict[str, object]:
     row = {"question": "what colour of seaweed is kelp", "golden_answers": ["brown"], "kind": "single"}
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     (tmp_path / "hotpotqa").mkdir()
@@ -372,7 +374,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> dict[s
             "rollout": {"max_tokens": 8000, "max_observation_tokens": 3000},
         }
     )
-    return coldstart_run.run_coldstart(recipe)
+    return coldstart_run.run_coldstart(recipe, (said if said is not None else []).append)
 
 
 def test_a_run_writes_mixed_trajectories_both_ways_and_questions_for_rl(
@@ -391,6 +393,10 @@ def test_a_run_writes_mixed_trajectories_both_ways_and_questions_for_rl(
     assert not any("Seven Ladders" in question.question for question in questions)
 
 
-def test_a_search_without_passages_on_this_machine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_without_passages_on_this_machine_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
     with pytest.raises(UsageError, match="num_mixed"):
-        run(tmp_path, monkeypatch, "demo")
+        run(tmp_path, monkeypatch, "demo", said)
+    assert said == []

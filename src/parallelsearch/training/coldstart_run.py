@@ -100,6 +100,11 @@ class ColdStartRecipe(Settings):
     search: SearchSettings = SearchSettings()
     rollout: RolloutSettings = RolloutSettings()
 
+    @property
+    def makes_questions(self) -> bool:
+        counts = (self.num_mixed, self.num_mixed_for_rl, self.num_made_facts, self.num_made_chains)
+        return any((*counts, self.num_made_comparisons))
+
     def settings(self, mode: str, kind: Kind | None = None) -> ColdStartSettings:
         return ColdStartSettings(
             mode="sequential" if mode == "sequential" else "parallel",
@@ -201,6 +206,8 @@ def undecided(parallel: Sequence[Trajectory], sequential: Sequence[Trajectory]) 
 
 async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
     """The same without writing."""
+    if recipe.makes_questions:
+        _passages(recipe.search.address)  # an address without them is refused now, not after minutes of work
     encoder = TokenizerEncoder.of(recipe.model)
     search = open_search(
         recipe.search.address,
@@ -234,8 +241,9 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
             twins += part.sequential
             report.add(part.report)
             twin_report.add(part.twin_report)
-            if part.questions:
-                tell(f"{name}: {len(part.parallel)} trajectories, {len(part.questions)} questions for RL")
+            for kind, count in part.wanted.items():
+                num_found = sum(question.kind == kind for question in part.questions)
+                tell(f"{name}, {kind}: {num_found} of {count}")
     finally:
         await search.aclose()
     both = {one.id for one in twins}
@@ -257,18 +265,20 @@ class _Taught:
     parallel: list[Trajectory] = field(default_factory=list)
     sequential: list[Trajectory] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
+    wanted: dict[Kind, int] = field(default_factory=dict)
+    """How many questions of each kind were asked for; the passages may give fewer."""
     report: ColdStartReport = field(default_factory=ColdStartReport)
     twin_report: ColdStartReport = field(default_factory=ColdStartReport)
 
 
 async def _made(recipe: ColdStartRecipe, pool: Pool, search: Search, encoder: Policy) -> _Taught:
-    made = _Taught()
-    wanted = {
+    wanted: dict[Kind, int] = {
         "single": recipe.num_made_facts,
         "sequential": recipe.num_made_chains,
         "parallel": recipe.num_made_comparisons,
     }
-    if not any(wanted.values()):
+    made = _Taught(wanted={kind: count for kind, count in wanted.items() if count})
+    if not made.wanted:
         return made
     kept_back = {normalise(question.question) for question in pool.validation} | held_out().keys()
     needed = held_out_titles().union(*(question.supporting_titles or () for question in pool.validation))
@@ -287,7 +297,7 @@ async def _made(recipe: ColdStartRecipe, pool: Pool, search: Search, encoder: Po
     drafts = _questions_of(one_way, drafts)
     other_way, made.twin_report = await build_coldstart(drafts, search, encoder, recipe.settings("sequential"))
     both = {one.id for one in other_way}
-    for kind, count in wanted.items():
+    for kind, count in made.wanted.items():
         made.questions += [question for question in drafts if question.kind == kind and question.id in both][:count]
     chosen = {question.id for question in made.questions}
     made.parallel = [one for one in one_way if one.id in chosen]
@@ -296,10 +306,10 @@ async def _made(recipe: ColdStartRecipe, pool: Pool, search: Search, encoder: Po
 
 
 async def _mixed(recipe: ColdStartRecipe, pool: Pool, search: Search, encoder: Policy) -> _Taught:
-    made = _Taught()
     wanted = recipe.num_mixed + recipe.num_mixed_for_rl
     if not wanted:
-        return made
+        return _Taught()
+    made = _Taught(wanted={"mixed": wanted})
     kept_back = {normalise(question.question) for question in pool.validation} | held_out().keys()
     passages = _passages(recipe.search.address)
     # Twice as many as wanted: for about every other one a page is not found, or does not fit.

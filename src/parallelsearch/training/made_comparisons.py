@@ -26,7 +26,7 @@ MAX_QUESTION_WORDS = 36
 MAX_PER_PAGE = 3
 """In so many questions a page may be compared."""
 MAX_PER_HEAD = 0.08
-"""Of all questions so many may be about one kind of thing: most pages are films, footballers and villages."""
+"""Of all questions so many may be about one kind of thing, where there are others: most pages are films and footballers."""
 
 YES_SHARE = 0.4
 """Most draws for a no find a page that might be one all the same, so that about half come out as yes."""
@@ -46,7 +46,7 @@ def make_comparisons(
     forbidden: Collection[str] = (),
     min_of_a_kind: int = MIN_OF_A_KIND,
 ) -> list[Question]:
-    """Up to `max_questions`, the ways to compare in turn. The order depends on the seed alone."""
+    """Up to `max_questions`, the ways to compare in turn as long as that goes. The order depends on the seed alone."""
     rng = random.Random(f"comparisons/{seed}")
     kinds: dict[tuple[str, bool], list[Page]] = defaultdict(list)
     for title in sorted(pages):
@@ -59,31 +59,30 @@ def make_comparisons(
     seen = set(forbidden)
     used: Counter[str] = Counter()
     heads: Counter[str] = Counter()
-    for one, other in pairs:
-        if len(made) >= max_questions:
-            break
-        head = _head(one)
-        if (
-            heads[head] >= max(1, MAX_PER_HEAD * max_questions)
-            or max(used[one.title], used[other.title]) >= MAX_PER_PAGE
-        ):
-            continue
-        draft = WAYS[len(made) % len(WAYS)](one, other, rng)
-        if draft is None or normalise(draft[0]) in seen or len(draft[0].split()) > MAX_QUESTION_WORDS:
-            continue
-        seen.add(normalise(draft[0]))
-        used.update((one.title, other.title))
-        heads[head] += 1
-        made.append(
-            Question(
-                draft[0],
-                [draft[1]],
-                id=f"made-{hashlib.sha256(draft[0].encode()).hexdigest()[:16]}",
-                dataset=MADE_COMPARISON,
-                kind="parallel",
-                supporting_titles=[one.title, other.title],
+    # A balanced mix first; a corpus of few kinds, or without dates, is used up all the same.
+    for limit, num_ways in ((max(1, MAX_PER_HEAD * max_questions), 1), (max_questions, len(WAYS))):
+        for one, other in pairs:
+            if len(made) >= max_questions:
+                break
+            if heads[_head(one)] >= limit or max(used[one.title], used[other.title]) >= MAX_PER_PAGE:
+                continue
+            ways = (WAYS[(len(made) + number) % len(WAYS)] for number in range(num_ways))
+            draft = next((draft for way in ways if (draft := way(one, other, rng)) is not None), None)
+            if draft is None or normalise(draft[0]) in seen or len(draft[0].split()) > MAX_QUESTION_WORDS:
+                continue
+            seen.add(normalise(draft[0]))
+            used.update((one.title, other.title))
+            heads[_head(one)] += 1
+            made.append(
+                Question(
+                    draft[0],
+                    [draft[1]],
+                    id=f"made-{hashlib.sha256(draft[0].encode()).hexdigest()[:16]}",
+                    dataset=MADE_COMPARISON,
+                    kind="parallel",
+                    supporting_titles=[one.title, other.title],
+                )
             )
-        )
     return made
 
 

@@ -115,7 +115,7 @@ def compare_values(names: Sequence[str], values: Sequence[str], numbers: Sequenc
 
 def asked_for(which: str) -> str:
     """Said before the evidence: the words that decide stand in the question, behind pages of results. Without them a yes or
-    no question is answered with a noun (one in five of the parallel twin's, validation of the fourth runs)."""
+    no question is answered with a noun (one in six of the parallel twin's, validation of the fourth runs)."""
     return f"Asked for: {which}."
 
 
@@ -145,7 +145,7 @@ def stem_of(question: str, names: Sequence[str], max_words: int = 14) -> str:
     where the question does not name them."""
     rest = question
     for name in sorted(names, key=len, reverse=True):
-        rest, count = re.subn(rf'["“”]?{re.escape(name)}["“”]?', _NAME, rest, flags=re.IGNORECASE)
+        rest, count = re.subn(rf'["“”]?(?<!\w){re.escape(name)}(?!\w)["“”]?', _NAME, rest, flags=re.IGNORECASE)
         if not count:
             return ""
     rest = _NAME_ALONE.sub(" ", _NAMES_TOGETHER.sub(" ", rest))
