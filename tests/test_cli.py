@@ -16,7 +16,7 @@ MONET = "Who is older, Claude Monet or Camille Pissarro?"
 def run(
     *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "parallelsearch.cli", *arguments]
+    command = [sys.executable, "-m", "parallelsearch", *arguments]
     return subprocess.run(
         command,
         cwd=cwd,

@@ -358,7 +358,3 @@ def doctor(as_json: JsonOption = False) -> None:
         console().print(table)
     if any(check.is_needed and not check.works for check in checks):
         raise ParallelSearchError("something the base install needs does not work")
-
-
-if __name__ == "__main__":
-    main()

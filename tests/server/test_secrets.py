@@ -64,7 +64,7 @@ def indiscreet() -> Iterator[ThreadingHTTPServer]:
 @contextlib.contextmanager
 def served(log: Path, *options: str) -> Iterator[str]:
     """`parallelsearch serve agent` with both secrets in its environment."""
-    command = [sys.executable, "-m", "parallelsearch.cli", "serve", "agent", "--port", "0", "--log-queries", *options]
+    command = [sys.executable, "-m", "parallelsearch", "serve", "agent", "--port", "0", "--log-queries", *options]
     environment = {**os.environ, "OPENAI_API_KEY": KEY, "PARALLELSEARCH_TOKEN": TOKEN}
     with log.open("w") as stderr:
         process = subprocess.Popen(command, stderr=stderr, env=environment)
@@ -109,7 +109,7 @@ def test_a_trajectory_keeps_no_secret(tmp_path: Path, indiscreet: ThreadingHTTPS
     script = tmp_path / "script.json"
     script.write_text(json.dumps(TURNS))
     address = f"http://me:{KEY}@127.0.0.1:{indiscreet.server_port}/retrieve"
-    command = [sys.executable, "-m", "parallelsearch.cli", "ask", QUESTION, "--json", "--policy", f"script:{script}"]
+    command = [sys.executable, "-m", "parallelsearch", "ask", QUESTION, "--json", "--policy", f"script:{script}"]
     done = subprocess.run(
         [*command, "--search", address],
         env={**os.environ, "PARALLELSEARCH_TOKEN": TOKEN},

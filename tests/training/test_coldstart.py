@@ -20,7 +20,7 @@ from parallelsearch.search import Search
 from parallelsearch.training import decompose, evidence, templates
 from parallelsearch.training.coldstart import ColdStartSettings, build_coldstart, sample_right
 from parallelsearch.training.coldstart_run import TokenizerEncoder
-from parallelsearch.training.evidence import Shown
+from parallelsearch.training.evidence import Shown, stretch_with
 from parallelsearch.training.recombine import recombine, turned_round
 from parallelsearch.training.smoke import make_tokenizer
 from parallelsearch.trajectory import Question, Trajectory, read_trajectories, write_trajectories
@@ -552,12 +552,28 @@ def test_a_run_writes_data_that_never_touches_validation_or_dev(
             assert one.prompt_ids() != twin.prompt_ids()
 
 
-async def test_a_choice_names_the_one_that_fits_beside_its_yes(search: Search, encoder: TokenizerEncoder) -> None:
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        ("a Canadian alternative rock group, formed in 1999", ["canadian"], "Canadian"),
+        ("is 2.5 mi north east of Burnley, 1 mi south west of Nelson", ["north", "burnley"], "north east of Burnley"),
+        ("a river of the north and, after many miles of plain, the east", ["river", "east"], "river"),
+        ("It was described by Francis Walker in 1855.", ["described", "walker", "1855"], "described by Francis Walker in 1855"),
+        ("a town in Norway", ["sweden"], ""),
+    ],
+)  # fmt: skip
+def test_the_words_that_tell_are_a_short_stretch_of_the_quote(text: str, words: list[str], expected: str) -> None:
+    assert stretch_with(text, words, 6) == expected
+
+
+async def test_a_choice_is_made_by_the_words_that_only_one_page_has(search: Search, encoder: TokenizerEncoder) -> None:
     choice = Question("Who was a sculptor, Ada Brenn or Tom Hale?", ["Tom Hale"], id="c", kind="parallel")
     thought = grammar.parse_turn((await taught(choice, search, encoder)).segments[-1].text).thought or ""
-    assert thought.count("Is that sculptor?") == 2
-    assert "Is that sculptor? No." in thought
-    assert thought.endswith("Is that sculptor? Yes, Tom Hale. So Tom Hale.")
+    assert thought.index("Ada Brenn:") < thought.index("Tom Hale:") < thought.index("sculptor is said of")
+    assert thought.endswith("sculptor is said of Tom Hale. So Tom Hale.")
+    assert "Is that" not in thought
+    other = Question("Who was a painter, Ada Brenn or Tom Hale?", ["Tom Hale"], id="c", kind="parallel")
+    assert await reason(other, search, encoder) == "evidence_disagrees"
 
 
 async def test_a_chain_whose_answer_stands_beside_the_link_alone_is_dropped(encoder: TokenizerEncoder) -> None:

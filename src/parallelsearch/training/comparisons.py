@@ -31,6 +31,7 @@ from parallelsearch.training.evidence import (
     nationality,
     number_near,
     overlap,
+    stretch_with,
     trait_words,
 )
 from parallelsearch.training.lessons import Drop, Lesson, page_of
@@ -261,18 +262,14 @@ class ComparisonLesson(Lesson):
             holds = [False, False]
         return f"{self.asked_for('yes or no')} {self.marked((quotes[0], quotes[1]), holds)} So {self.answer}."
 
-    def marked(self, quotes: Sequence[Quote], holds: Sequence[bool], *, is_choice: bool = False) -> str:
+    def marked(self, quotes: Sequence[Quote], holds: Sequence[bool]) -> str:
         """Each quote with what is asked and its own verdict behind it: a small model judges what stands side by side, not two
-        things at once. Where one of them is the answer, the yes names it, so that concluding is copying."""
+        things at once."""
         spelt = {normalise(word): word.strip(' ,;:?!."“”()') for word in self.question.question.split()}
         asked = " ".join(spelt.get(word, word) for word in self.words[:MAX_TRAIT_WORDS])
-        verdicts = [
-            ("Yes, " + name if is_choice else "Yes") if fits else "No"
-            for name, fits in zip(self.names, holds, strict=True)
-        ]
         return " ".join(
-            f"{templates.quote(name, quote)} Is that {asked}? {verdict}."
-            for name, quote, verdict in zip(self.names, quotes, verdicts, strict=True)
+            f"{templates.quote(name, quote)} Is that {asked}? {'Yes' if fits else 'No'}."
+            for name, quote, fits in zip(self.names, quotes, holds, strict=True)
         )
 
     def by_sameness(self, pages: Sequence[Shown]) -> str:
@@ -288,16 +285,23 @@ class ComparisonLesson(Lesson):
         return f"{self.asked_for('yes or no')} {told} {verdict} So {self.answer}."
 
     def by_choice(self, pages: Sequence[Shown]) -> str:
-        words = self.words
-        scores = [overlap(f"{page.title} {page.text}", words) for page in pages]
-        if scores[0] == scores[1]:
+        """Which of two fits: both quoted, then the words of the question that only one of the pages has, then whose they are.
+        To say yes or no to the first before the second is read is a guess; to find a word again is not."""
+        texts = [f"{page.title} {page.text}" for page in pages]
+        has = [[bool(overlap(text, [word])) for text in texts] for word in self.words]
+        own = [[word for word, had in zip(self.words, has, strict=True) if had[n] and not had[1 - n]] for n in range(2)]
+        if len(own[0]) == len(own[1]):
             raise Drop("no_difference_found")
-        quotes = [self.trait_quote(page) for page in pages]
-        if quotes[0] is None or quotes[1] is None:
+        fits = 0 if len(own[0]) > len(own[1]) else 1
+        winner = self.winner(fits)
+        about = clause_about(pages[fits], own[fits], self.max_quote_words)
+        other = self.trait_quote(pages[1 - fits])
+        if about is None or other is None:
             raise Drop("nothing_to_quote")
-        winner = self.winner(0 if scores[0] > scores[1] else 1)
-        told = self.marked((quotes[0], quotes[1]), [scores[0] > scores[1], scores[1] > scores[0]], is_choice=True)
-        return f"{self.asked_for('one of the two')} {told} So {winner}."
+        quotes = (about[0], other) if fits == 0 else (other, about[0])
+        quoted = " ".join(templates.quote(name, quote) for name, quote in zip(self.names, quotes, strict=True))
+        told = stretch_with(about[0].words, own[fits], MAX_TRAIT_WORDS)
+        return f"{self.asked_for('one of the two')} {quoted} {templates.said_of(told, winner)}"
 
     def conclude_common(self, pages: Sequence[Shown]) -> str:
         """What they share: the answer quoted from each page that has it, and at least one must."""

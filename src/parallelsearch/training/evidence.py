@@ -142,6 +142,21 @@ def clause_about(passage: Shown, words: Sequence[str], max_words: int) -> tuple[
     return (best[2], best[0]) if best else None
 
 
+def stretch_with(text: str, words: Sequence[str], max_words: int) -> str:
+    """The stretch of at most `max_words` words that has most of the words, endings aside; of several the shortest, then the
+    first. Empty if it has none."""
+    wanted = {_stem(word) for word in words}
+    tokens = text.split()
+    hits = [
+        number for number, token in enumerate(tokens) if {_stem(word) for word in normalise(token).split()} & wanted
+    ]
+    spans = [(one, last) for one in hits for last in hits if one <= last < one + max_words]
+    if not spans:
+        return ""
+    first, last = max(spans, key=lambda span: (sum(span[0] <= n <= span[1] for n in hits), span[0] - span[1], -span[0]))
+    return " ".join(tokens[first : last + 1]).strip(' ,;:.!?()[]"“”')
+
+
 _IS = re.compile(r"\b(?:is|was|are|were)\s+(?=(?:a|an|the|one|two|any)\b)", re.IGNORECASE)
 
 

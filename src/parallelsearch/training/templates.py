@@ -125,6 +125,11 @@ def decide(high: str, low: str, which: str, value: str, name: str, relation: str
     return f"{high} is {relation} {low}. The {which} is {value}: {name}."
 
 
+def said_of(told: str, name: str) -> str:
+    """The words that tell two things apart, copied from a quote, and whose quote it was."""
+    return f"{told} is said of {name}. So {name}."
+
+
 _STEM_EDGE = ' ?.,;:!"“”'
 _NAME = "\0"
 _NAMES_TOGETHER = re.compile(
