@@ -189,7 +189,7 @@ def index(
         return
     if corpus is None or out is None:
         raise UsageError("say what to index and where to: parallelsearch index CORPUS --out DIR")
-    with progress("passages", show=not as_json) as on_progress:
+    with progress("passages", show=not as_json) as update:
         report = build_index(
             corpus,
             out,
@@ -203,7 +203,7 @@ def index(
             chunk_overlap=chunk_overlap,
             skip_bad=skip_bad,
             overwrite=overwrite,
-            on_progress=on_progress,
+            on_progress=lambda done, total: update(done, total, ""),
         )
     if as_json:
         typer.echo(json.dumps(report, ensure_ascii=False))

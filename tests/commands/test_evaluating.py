@@ -14,7 +14,7 @@ from parallelsearch import demo
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "parallelsearch.cli", "eval", "--limit", "20", *arguments]
+    command = [sys.executable, "-m", "parallelsearch", "eval", "--limit", "20", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 

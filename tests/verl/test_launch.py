@@ -154,7 +154,7 @@ def test_a_wrong_key_stops_even_a_dry_run(arguments: list[str]) -> None:
     """The one command in a process of its own: status 2, no traceback."""
     line = ["train", *arguments, 'verl.overrides={"trainer.nodes" = 2}', "--dry-run"]
     result = subprocess.run(
-        [sys.executable, "-m", "parallelsearch.cli", *line], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "parallelsearch", *line], capture_output=True, text=True, timeout=120
     )
     assert result.returncode == 2
     assert "Did you mean 'trainer.nnodes'?" in result.stderr

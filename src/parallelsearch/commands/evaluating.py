@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parallelsearch.commands.options import JsonOption, KOption, PolicyOption, SearchOption, SeedOption, console
+from parallelsearch.commands.options import (
+    JsonOption,
+    KOption,
+    PolicyOption,
+    SearchOption,
+    SeedOption,
+    console,
+    progress,
+)
 
 if TYPE_CHECKING:
     from parallelsearch.datasets import QuestionSet
@@ -158,27 +166,8 @@ def _write_report(out: Path) -> Path:
 
 @contextmanager
 def _running_em(show: bool) -> Iterator[Callable[[Progress], None]]:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    text = TextColumn("EM {task.fields[em]:.3f}, {task.fields[failed]} failed")
-    columns = (
-        TextColumn("questions"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        text,
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console(stderr=True), disable=not show, transient=True) as bar:
-        task = bar.add_task("questions", total=None, em=0.0, failed=0)
-        yield lambda at: bar.update(task, completed=at.num_done, total=at.num_total, em=at.em, failed=at.num_failed)
+    with progress("questions", show) as update:
+        yield lambda at: update(at.num_done, at.num_total, f"EM {at.em:.3f}, {at.num_failed} failed")
 
 
 def _print_summary(subsets: dict[str, dict[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -34,9 +35,24 @@ def console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False)
 
 
+Update = Callable[[int, int | None, str], None]
+"""How many are done, of how many if that is known, and what else there is to say."""
+SECONDS_BETWEEN_LINES = 30.0
+
+
 @contextmanager
-def progress(what: str, show: bool = True) -> Iterator[Callable[[int, int | None], None]]:
-    """A progress bar on standard error for work that takes longer than a second."""
+def progress(what: str, show: bool = True) -> Iterator[Update]:
+    """Long work on standard error: a bar on a terminal; elsewhere, as in a log file, a line every half minute."""
+    where = console(stderr=True)
+    if not show:
+        yield lambda done, total, detail: None
+    elif where.is_terminal:
+        yield from _bar(what, where)
+    else:
+        yield lines(what, lambda line: typer.echo(line, err=True))
+
+
+def _bar(what: str, where: Console) -> Iterator[Update]:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -46,9 +62,34 @@ def progress(what: str, show: bool = True) -> Iterator[Callable[[int, int | None
         TimeRemainingColumn,
     )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console(stderr=True), disable=not show, transient=True
-    ) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[detail]}"))
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=where, transient=True) as bar:
+        task = bar.add_task(what, total=None, detail="")
+        yield lambda done, total, detail: bar.update(task, completed=done, total=total, detail=detail)
+
+
+def lines(what: str, say: Callable[[str], None], now: Callable[[], float] = time.monotonic) -> Update:
+    """Progress as lines of text, so few that they can be kept. The time left is that of what is done since the start: a run
+    that goes on begins with what it had."""
+    start = last = now()
+    had: int | None = None
+
+    def update(done: int, total: int | None, detail: str) -> None:
+        nonlocal last, had
+        had = done if had is None else had
+        at = now()
+        if at - last < SECONDS_BETWEEN_LINES:
+            return
+        last = at
+        parts = [f"{done:,} of {total:,}" if total is not None else f"{done:,}", detail, f"after {_clock(at - start)}"]
+        if total is not None and done > had:
+            parts.append(f"about {_clock((at - start) * (total - done) / (done - had))} left")
+        say(f"{what}: {', '.join(part for part in parts if part)}")
+
+    return update
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
