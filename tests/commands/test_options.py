@@ -33,6 +33,11 @@ def test_what_a_killed_run_had_done_does_not_count_as_speed() -> None:
     assert told((0, 80, 100, ""), (60, 80, 100, "")) == ["questions: 80 of 100, after 1:00"]
 
 
+def test_the_time_left_is_not_said_from_the_first_few() -> None:
+    assert told((0, 0, 100, ""), (200, 1, 100, "")) == ["questions: 1 of 100, after 3:20"]
+    assert told((0, 60, 100, ""), (40, 62, 100, "")) == ["questions: 62 of 100, after 0:40, about 12:40 left"]
+
+
 def test_without_a_total_only_what_is_done_is_said() -> None:
     assert told((0, 0, None, ""), (31, 12_000, None, "")) == ["questions: 12,000, after 0:31"]
 

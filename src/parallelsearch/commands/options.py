@@ -38,6 +38,8 @@ def console(stderr: bool = False) -> Console:
 Update = Callable[[int, int | None, str], None]
 """How many are done, of how many if that is known, and what else there is to say."""
 SECONDS_BETWEEN_LINES = 30.0
+MIN_SHARE_TO_JUDGE = 0.05
+"""Of what there was to do, this much must be done before the time left is worth saying."""
 
 
 @contextmanager
@@ -82,7 +84,7 @@ def lines(what: str, say: Callable[[str], None], now: Callable[[], float] = time
             return
         last = at
         parts = [f"{done:,} of {total:,}" if total is not None else f"{done:,}", detail, f"after {_clock(at - start)}"]
-        if total is not None and done > had:
+        if total is not None and done - had >= max(1, MIN_SHARE_TO_JUDGE * (total - had)):
             parts.append(f"about {_clock((at - start) * (total - done) / (done - had))} left")
         say(f"{what}: {', '.join(part for part in parts if part)}")
 
