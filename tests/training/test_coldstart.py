@@ -576,6 +576,24 @@ async def test_a_choice_is_made_by_the_words_that_only_one_page_has(search: Sear
     assert await reason(other, search, encoder) == "evidence_disagrees"
 
 
+async def test_more_of_something_without_numbers_is_decided_by_words_if_there_are_two(
+    encoder: TokenizerEncoder,
+) -> None:
+    pages = [
+        Passage("g", "Mount Gral", "Mount Gral is the third highest mountain of the world."),
+        Passage("h", "Mount Hemm", "Mount Hemm is a mountain in the north."),
+    ]
+    over = Search(BM25Retriever.from_passages(pages), k=2)
+
+    def ask(text: str, answer: str) -> Question:
+        return Question(text, [answer], id=text, kind="parallel")
+
+    peak = ask("Which peak is the third highest in the world, Mount Gral or Mount Hemm?", "Mount Gral")
+    assert "is said of Mount Gral. So Mount Gral." in (await taught(peak, over, encoder)).segments[-1].text
+    one_word = ask("Which mountain has more snow in the north, Mount Gral or Mount Hemm?", "Mount Hemm")
+    assert await reason(one_word, over, encoder) == "no_number_found"
+
+
 async def test_a_chain_whose_answer_stands_beside_the_link_alone_is_dropped(encoder: TokenizerEncoder) -> None:
     """A policy that is taught to quote the linking sentence twice does so whatever is asked."""
     pages = [

@@ -22,10 +22,12 @@ from parallelsearch.training.made_comparisons import (
     MADE_COMPARISON,
     MAX_PER_PAGE,
     are_both,
+    counts_of,
     make_comparisons,
     what_both_are,
     which_came_first,
     which_fits,
+    which_has_more,
 )
 from parallelsearch.training.page_facts import read_pages
 from parallelsearch.training.smoke import make_tokenizer
@@ -114,6 +116,41 @@ def test_what_both_are_is_in_both_pages_words() -> None:
     drafts = [what_both_are(PAINTER, YOUNGER, random.Random(seed)) for seed in range(20)]
     assert {draft[1] for draft in drafts if draft} == {"painter"}
     assert "What do Ada Brenn and Carl Dorn have in common?" in {draft[0] for draft in drafts if draft}
+
+
+def operas() -> list[Passage]:
+    """Six operas with so many acts, and the songs of some."""
+    numbers = ("two", "three", "four", "five", "six", "seven")
+    return [
+        Passage(f"o{number}", f"The {name}", f"The {name} is an opera in {acts} acts. It has {10 * number + 4} songs.")
+        for number, (name, acts) in enumerate(zip(_SECOND, numbers, strict=False))
+    ]
+
+
+def test_more_and_fewer_are_asked_of_what_both_pages_count() -> None:
+    pages = read_pages(operas(), ())
+    one, other = pages["The Kites"], pages["The Foxes"]
+    assert counts_of(one) == ["acts", "songs"]
+    drafts = {which_has_more(one, other, random.Random(seed)) for seed in range(40)}
+    assert drafts == {
+        (f"Which opera has {word} acts, {names}?", winner)
+        for word, winner in (("more", other.name), ("fewer", one.name))
+        for names in (f"{one.name} or {other.name}", f"{other.name} or {one.name}")
+    }
+    assert which_has_more(one, BAND, random.Random(0)) is None
+    assert which_has_more(one, one, random.Random(0)) is None
+
+
+async def test_more_and_fewer_are_taught_by_their_numbers_and_keep_to_their_share() -> None:
+    questions = make_comparisons(read_pages(operas(), ()), 40, min_of_a_kind=2)
+    counted = [one for one in questions if re.search(r"has (?:more|fewer) (?:acts|songs)", one.question)]
+    assert 2 <= len(counted) <= 6
+    search = Search(BM25Retriever.from_passages(operas()), k=3)
+    limits = Limits(max_observation_tokens=3000, max_tokens=8000, timeout_s=None)
+    encoder = TokenizerEncoder(make_tokenizer(), max_context=8192)
+    kept, report = await build_coldstart(counted, search, encoder, ColdStartSettings(limits=limits, max_tokens=8000))
+    assert len(kept) == len(counted), report.to_dict()["dropped"]
+    assert all(" is more than " in one.segments[-1].text for one in kept)
 
 
 def test_all_ways_come_up_no_page_too_often_and_the_seed_decides() -> None:

@@ -39,6 +39,9 @@ from parallelsearch.training.lessons import Drop, Lesson, page_of
 MAX_TRAIT_WORDS = 6
 TRAIT_SHARE = 0.6
 """A passage has a trait when it has this share of its words: with 0.6, two of three and both of two."""
+MIN_LEAD_WITHOUT_NUMBERS = 2
+"""So many more of the question's words decide a question of more or fewer whose pages give no numbers: in HotpotQA train they
+agree with the answer in 29 of 33 cases; one word more does in 31 of 48, which is no better than a coin."""
 
 
 @dataclass(slots=True)
@@ -189,7 +192,8 @@ class ComparisonLesson(Lesson):
     def by_count(self, pages: Sequence[Shown]) -> str:
         first, second = (number_near(page, self.words, self.max_quote_words) for page in pages)
         if first is None or second is None:
-            raise Drop("no_number_found")
+            # "Which peak is the third highest in the world?", "Who won more Oscars?" of someone who won any: words decide.
+            return self.by_choice(pages, MIN_LEAD_WITHOUT_NUMBERS, otherwise="no_number_found")
         if first[0] == second[0]:
             raise Drop("numbers_equal")
         winner = self.winner(0 if (first[0] > second[0]) == (self.ask.direction > 0) else 1)
@@ -284,14 +288,14 @@ class ComparisonLesson(Lesson):
         told = f"{templates.quote(self.names[0], quotes[0])} {templates.quote(self.names[1], quotes[1])}"
         return f"{self.asked_for('yes or no')} {told} {verdict} So {self.answer}."
 
-    def by_choice(self, pages: Sequence[Shown]) -> str:
+    def by_choice(self, pages: Sequence[Shown], min_lead: int = 1, otherwise: str = "no_difference_found") -> str:
         """Which of two fits: both quoted, then the words of the question that only one of the pages has, then whose they are.
         To say yes or no to the first before the second is read is a guess; to find a word again is not."""
         texts = [f"{page.title} {page.text}" for page in pages]
         has = [[bool(overlap(text, [word])) for text in texts] for word in self.words]
         own = [[word for word, had in zip(self.words, has, strict=True) if had[n] and not had[1 - n]] for n in range(2)]
-        if len(own[0]) == len(own[1]):
-            raise Drop("no_difference_found")
+        if abs(len(own[0]) - len(own[1])) < min_lead:
+            raise Drop(otherwise)
         fits = 0 if len(own[0]) > len(own[1]) else 1
         winner = self.winner(fits)
         about = clause_about(pages[fits], own[fits], self.max_quote_words)

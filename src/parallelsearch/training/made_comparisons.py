@@ -16,7 +16,15 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from parallelsearch.answers import normalise
-from parallelsearch.training.evidence import birth_date, event_date, find_phrase, later_of, overlap
+from parallelsearch.training.evidence import (
+    Shown,
+    birth_date,
+    event_date,
+    find_phrase,
+    later_of,
+    number_near,
+    overlap,
+)
 from parallelsearch.training.page_facts import STOPS, Fact, Page, words_of
 from parallelsearch.trajectory import Question
 
@@ -28,6 +36,11 @@ MAX_PER_PAGE = 3
 MAX_PER_HEAD = 0.08
 """Of all questions so many may be about one kind of thing, where there are others: most pages are films and footballers."""
 
+COUNT_SHARE = 0.15
+"""Of all questions so many at most are about more or fewer of something; of HotpotQA's comparisons one in eight is."""
+MORE_SHARE = 0.7
+"""The others ask for fewer, which is asked less often and must be told apart all the same."""
+MAX_COUNT_WORDS = 16
 YES_SHARE = 0.4
 """Most draws for a no find a page that might be one all the same, so that about half come out as yes."""
 MIN_OF_A_KIND = 25
@@ -55,18 +68,25 @@ def make_comparisons(
             kinds[_head(page), page.is_person].append(page)
     pairs = [pair for kind in sorted(kinds) if len(kinds[kind]) >= min_of_a_kind for pair in _pairs(kinds[kind], rng)]
     rng.shuffle(pairs)
+    counted = _counted_pairs([page for kind in sorted(kinds) for page in kinds[kind]], max(2, min_of_a_kind // 2), rng)
     made: list[Question] = []
     seen = set(forbidden)
     used: Counter[str] = Counter()
     heads: Counter[str] = Counter()
-    # A balanced mix first; a corpus of few kinds, or without dates, is used up all the same.
-    for limit, num_ways in ((max(1, MAX_PER_HEAD * max_questions), 1), (max_questions, len(WAYS))):
-        for one, other in pairs:
-            if len(made) >= max_questions:
+    fair = max(1, MAX_PER_HEAD * max_questions)
+    # Two pages that count the same thing are rare, so they come first. Then a balanced mix; a corpus of few kinds, or without
+    # dates, is used up all the same.
+    for drawn, most, limit, ways_in_turn, num_ways in (
+        (counted, COUNT_SHARE * max_questions, fair / 2, (which_has_more,), 1),
+        (pairs, max_questions, fair, WAYS, 1),
+        (pairs, max_questions, max_questions, WAYS, len(WAYS)),
+    ):
+        for one, other in drawn:
+            if len(made) >= most:
                 break
             if heads[_head(one)] >= limit or max(used[one.title], used[other.title]) >= MAX_PER_PAGE:
                 continue
-            ways = (WAYS[(len(made) + number) % len(WAYS)] for number in range(num_ways))
+            ways = (ways_in_turn[(len(made) + number) % len(ways_in_turn)] for number in range(num_ways))
             draft = next((draft for way in ways if (draft := way(one, other, rng)) is not None), None)
             if draft is None or normalise(draft[0]) in seen or len(draft[0].split()) > MAX_QUESTION_WORDS:
                 continue
@@ -184,6 +204,48 @@ def what_both_are(one: Page, other: Page, rng: random.Random) -> Draft | None:
         else (f"What kind of thing are both {first} and {second}?", f"{first} and {second} are both what?")
     )
     return rng.choice((*asks, f"What do {first} and {second} have in common?")), shared
+
+
+_COUNTABLE = words_of(
+    "species genera goals appearances students families people inhabitants residents films novels episodes acts members "
+    "tracks songs stories storeys floors beds seats titles caps seasons chapters pages albums books games matches medals "
+    "children schools stations islands branches employees volumes issues passengers rooms lanes tries wickets points"
+)
+_COUNT = re.compile(
+    r"(?<![\w.,])(?:\d{1,3}(?:,\d{3})+|\d{1,4}|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)"
+    r"(?:\s+\w+)?[\s-](?P<noun>[a-z]+)\b"
+)
+
+
+def counts_of(page: Page) -> list[str]:
+    """What the page gives numbers of: "species", "goals"; not more of its own kind ("one of two albums")."""
+    nouns = (match["noun"] for match in _COUNT.finditer(page.text))
+    return list(dict.fromkeys(noun for noun in nouns if noun in _COUNTABLE and noun != _plural(_head(page))))
+
+
+def which_has_more(one: Page, other: Page, rng: random.Random) -> Draft | None:
+    """ "Which genus has more species, A or B?": a thing that both pages give a number of."""
+    shared = [noun for noun in counts_of(one) if noun in counts_of(other)]
+    for noun in shared:
+        numbers = [number_near(Shown(1, page.title, page.text), [noun], MAX_COUNT_WORDS) for page in (one, other)]
+        if numbers[0] is None or numbers[1] is None or numbers[0][0] == numbers[1][0]:
+            continue
+        wants_more = rng.random() < MORE_SHARE
+        winner = one if (numbers[0][0] > numbers[1][0]) == wants_more else other
+        asks = "Who" if one.is_person else f"Which {_head(one)}"
+        return f"{asks} has {'more' if wants_more else 'fewer'} {noun}, {_either(one, other, rng)}?", winner.name
+    return None
+
+
+def _counted_pairs(pages: Sequence[Page], min_of_a_kind: int, rng: random.Random) -> list[tuple[Page, Page]]:
+    """Pages of one kind that count the same thing. What is counted on few pages of a kind says little about it: stadiums have
+    seats, and hardly one has seasons."""
+    groups: dict[tuple[str, bool, str], list[Page]] = defaultdict(list)
+    for page in pages:
+        for noun in counts_of(page):
+            groups[_head(page), page.is_person, noun].append(page)
+    found = [pair for key in sorted(groups) if len(groups[key]) >= min_of_a_kind for pair in _pairs(groups[key], rng)]
+    return rng.sample(found, len(found))
 
 
 WAYS = (which_fits, which_came_first, which_fits, are_both, which_fits, what_both_are)
