@@ -20,7 +20,7 @@ from parallelsearch.search import Search
 from parallelsearch.training import decompose, evidence, templates
 from parallelsearch.training.coldstart import ColdStartSettings, build_coldstart, sample_right
 from parallelsearch.training.coldstart_run import TokenizerEncoder
-from parallelsearch.training.evidence import Shown, stretch_with
+from parallelsearch.training.evidence import Shown, number_near, stretch_with
 from parallelsearch.training.recombine import recombine, turned_round
 from parallelsearch.training.smoke import make_tokenizer
 from parallelsearch.trajectory import Question, Trajectory, read_trajectories, write_trajectories
@@ -564,6 +564,22 @@ def test_a_run_writes_data_that_never_touches_validation_or_dev(
 )  # fmt: skip
 def test_the_words_that_tell_are_a_short_stretch_of_the_quote(text: str, words: list[str], expected: str) -> None:
     assert stretch_with(text, words, 6) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "expected"),
+    [
+        ("At the census, its population was 160, in 30 families.", "families", 30),
+        ("Ann Lund (born February 12, 1938) is an author of 26 novels.", "novels", 26),
+        ("Ann Lund (born 12 February 1938) is an author.", "author", None),
+        ("It has 1,250 students in 1990 and four schools.", "students", 1250),
+        ("A 60-story tower of 1976.", "stories", 60),
+        ("It was founded in 1976 by students.", "students", None),
+    ],
+)
+def test_the_number_of_something_is_the_nearest_one_and_no_date(text: str, word: str, expected: float | None) -> None:
+    found = number_near(Shown(1, "A page", text), [word], 16)
+    assert (found[0] if found else None) == expected
 
 
 async def test_a_choice_is_made_by_the_words_that_only_one_page_has(search: Search, encoder: TokenizerEncoder) -> None:

@@ -288,17 +288,24 @@ _NUMBER = re.compile(
 
 
 def number_near(passage: Shown, words: Sequence[str], max_words: int) -> tuple[float, Quote] | None:
-    """The number next to one of the words (a few words before it at most), with the clause it stands in."""
+    """The number nearest to one of the words (a few words before it at most), with the clause it stands in. A date has none:
+    "born February 12, 1938, an American author" does not tell how many."""
     stems = {_stem(word) for word in words}
     for sentence in sentences(passage.text):
+        dates = [match.span() for match in _DATE.finditer(sentence)]
+        best: tuple[int, re.Match[str]] | None = None
         for match in _NUMBER.finditer(sentence):
+            if any(start <= match.start() < end for start, end in dates):
+                continue
             after = re.findall(r"\w+", sentence[match.end() : match.end() + 60])[:4]
             before = re.findall(r"\w+", sentence[max(0, match.start() - 30) : match.start()])[-2:]
-            if not any(_stem(word.lower()) in stems for word in [*after, *before]):
-                continue
+            near = [place for place, word in enumerate(after) if _stem(word.lower()) in stems]
+            near += [place for place, word in enumerate(reversed(before)) if _stem(word.lower()) in stems]
+            if near and (best is None or min(near) < best[0]):
+                best = min(near), match
+        if best is not None:
+            match = best[1]
             value = float(match[1].replace(",", "")) if match[1] else float(_WORDS[match[2].lower()])
-            if match[1] and re.fullmatch(_YEAR, match[1]) and "," not in match[1]:
-                continue
             return value, Quote(shorten(sentence, *match.span(), max_words), passage.number)
     return None
 
