@@ -20,7 +20,7 @@ LEVELS = [
     "errors", "retry", "config", "grammar", "answers", "retrieval", "trajectory", "observation", "search", "policy", "rollout", "telemetry",
     "rewards", "data", "datasets", "demo", "statistics", "chance", "metrics", "manifest", "baselines", "baseline_formats", "gold",
     "run_folder", "evaluation", "comparison", "report_plots", "report_page", "report_tables", "report", "addresses", "agent",
-    "integrations", "indexing", "terminal", "doctor", "server", "training", "viewer", "commands", "cli",
+    "integrations", "indexing", "terminal", "doctor", "server", "training", "viewer", "commands", "cli", "__main__",
 ]  # fmt: skip
 
 
