@@ -41,7 +41,7 @@ TRAIT_SHARE = 0.6
 """A passage has a trait when it has this share of its words: with 0.6, two of three and both of two."""
 MIN_LEAD_WITHOUT_NUMBERS = 2
 """So many more of the question's words decide a question of more or fewer whose pages give no numbers: in HotpotQA train they
-agree with the answer in 29 of 33 cases; one word more does in 31 of 48, which is no better than a coin."""
+agree with the answer in 29 of 33 cases; one word more does in 31 of 48, hardly better than a coin."""
 
 
 @dataclass(slots=True)
