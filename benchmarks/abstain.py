@@ -1,11 +1,17 @@
 """How often the agent abstains when the evidence is there and when it is not.
 
     python benchmarks/abstain.py                                             # the demo policy, all demo questions
-    python benchmarks/abstain.py --policy hf:smollm2-135m+parallel --questions 60
+    python benchmarks/abstain.py --policy hf:smollm2-135m+parallel --questions 60 --json figures.json
+    python benchmarks/abstain.py --gold questions.jsonl passages.jsonl       # the rule alone, a perfect reader
 
 Each question is asked four times: over the demo corpus as it is; without the question's gold passages; without those and
-all others that hold a golden answer; and over passages about something else. An answer that is right although the evidence
-is missing was known or guessed, or stands in the question.
+all others that hold a golden answer; and over passages about something else. Two rates are told, with intervals of 95%: of
+the answers that were right over the whole corpus, how many were not given (false refusals); of the questions without
+evidence, how many were answered, and how many of these wrongly (false answers).
+
+`--gold` needs no policy: a question's gold passages are shown and the golden answer is given; then the gold passages and
+the answer of another question. What the rule refuses of the first is a false refusal, what it lets through of the second
+a false answer.
 """
 
 from __future__ import annotations
@@ -13,21 +19,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
+import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from parallelsearch import demo
 from parallelsearch.addresses import open_policy
-from parallelsearch.answers import exact_match, normalise
-from parallelsearch.data import demo_questions
+from parallelsearch.answers import normalise
+from parallelsearch.data import demo
+from parallelsearch.data.questions import demo_questions, read_questions
+from parallelsearch.grounding import abstention_of
+from parallelsearch.limits import Limits
 from parallelsearch.policy.base import Policy
-from parallelsearch.retrieval.base import Passage, Result, Retriever
+from parallelsearch.retrieval.base import Hit, Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever
-from parallelsearch.rollout import Limits, rollout
+from parallelsearch.retrieval.corpus import read_passages
+from parallelsearch.retrieval.without import Without
+from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
-from parallelsearch.server.answering import reply_of
-from parallelsearch.trajectory import Question, Trajectory
+from parallelsearch.trajectory import Query, Question, Shown, Trajectory, Turn
 
 UNRELATED = [
     Passage("u1", "Sourdough", "Bread leavened by wild yeast. The starter is fed with flour and water every day."),
@@ -36,21 +47,6 @@ UNRELATED = [
     Passage("u4", "Bicycle chain", "It carries the force of the pedals to the rear wheel and wants oil."),
 ]
 CORPORA = ("whole", "without gold", "without answer", "unrelated")
-
-
-class Without(Retriever):
-    """Another retriever whose hits lack these passages, as if the corpus did."""
-
-    def __init__(self, inner: Retriever, banned: set[str]) -> None:
-        self._inner, self._banned = inner, banned
-        self.name, self.max_batch = inner.name, inner.max_batch
-
-    async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
-        found = await self._inner.search_many(queries, k + len(self._banned))
-        return [
-            one if isinstance(one, Exception) else [hit for hit in one if hit.id not in self._banned][:k]
-            for one in found
-        ]
 
 
 def missing(question: Question, passages: Sequence[Passage], corpus: str) -> set[str]:
@@ -79,22 +75,67 @@ async def ask_all(policy: Policy, questions: Sequence[Question], corpus: str) ->
     return list(done)
 
 
-async def measure(policy: Policy, questions: Sequence[Question]) -> dict[str, dict[str, int]]:
+def wilson(part: int, whole: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's interval of a share: sound near 0 and 1, where a share of few questions lies."""
+    rate, spread = part / whole, z * z / whole
+    middle = (rate + spread / 2) / (1 + spread)
+    half = z * math.sqrt(rate * (1 - rate) / whole + spread / (4 * whole)) / (1 + spread)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def share(part: int, whole: int) -> str:
+    """A count with its share and interval."""
+    if not whole:
+        return "none"
+    low, high = wilson(part, whole)
+    return f"{part} of {whole} = {part / whole:.1%} ({low:.1%} to {high:.1%})"
+
+
+async def measure(policy: Policy, questions: Sequence[Question], corpora: Sequence[str]) -> dict[str, dict[str, int]]:
     figures: dict[str, dict[str, int]] = {}
-    print(f"{len(questions)} questions, policy {policy.name}")
-    columns = ("right", "wrong", "abstained right", "abstained wrong", "no_answer", "no_evidence", "unsupported")
-    print(f"{'corpus':<18}" + "".join(f"{column:>17}" for column in columns))
-    for corpus in CORPORA:
+    print(f"{len(questions)} questions, policy {policy.title}")
+    for corpus in corpora:
         counts: Counter[str] = Counter()
         for trajectory in await ask_all(policy, questions, corpus):
-            reply = reply_of(trajectory, abstain=True)
-            is_right = bool(exact_match(trajectory.answer, trajectory.golden_answers))
-            counts[f"{'abstained ' if reply.abstained else ''}{'right' if is_right else 'wrong'}"] += 1
-            if reply.abstained:
-                counts[reply.abstained] += 1
+            abstained = abstention_of(trajectory)
+            counts["given right" if trajectory.is_right else "given wrong"] += abstained is None
+            counts["withheld right" if trajectory.is_right else "withheld wrong"] += abstained is not None
+            if abstained is not None:
+                counts[abstained.reason] += 1
         figures[corpus] = dict(counts)
-        print(f"{corpus:<18}" + "".join(f"{counts[column]:>17}" for column in columns), flush=True)
+        given = counts["given right"] + counts["given wrong"]
+        print(f"{corpus}: {dict(counts)}")
+        if corpus == "whole":
+            right = counts["given right"] + counts["withheld right"]
+            print(f"  false refusals, of right answers: {share(counts['withheld right'], right)}")
+        else:
+            print(f"  answered all the same: {share(given, len(questions))}, of these wrongly {counts['given wrong']}")
     return figures
+
+
+# ---- the rule alone --------------------------------------------------------------------------------------------------
+
+
+def perfect_reader(questions: Path, passages: Path, most: int, seed: int = 0) -> None:
+    """Gold passages and golden answers, a question's own and another's."""
+    asked = [one for one in read_questions(questions) if one.gold_passage_ids and one.golden_answers]
+    random.Random(seed).shuffle(asked)
+    asked = asked[:most]
+    ids = {id for one in asked for some in (one.gold_passage_ids or {}).values() for id in some}
+    pages = {passage.id: passage for passage in read_passages(passages) if passage.id in ids}
+    own, other = Counter[str](), Counter[str]()
+    for number, question in enumerate(asked):
+        stranger = asked[number - 1]
+        for counts, shown in ((own, question), (other, stranger)):
+            found = [pages[id] for some in (shown.gold_passage_ids or {}).values() for id in some if id in pages]
+            hits = [Hit.of(passage, 1.0, rank) for rank, passage in enumerate(found, start=1)]
+            turn = Turn([Query(question.question, hits)])
+            turn.shown = [Shown(hit.rank, hit.id, 0, len(hit.text)) for hit in hits]
+            record = Trajectory(question.question, turns=[turn], answer=shown.golden_answers[0], stop="answer")
+            counts["given" if abstention_of(record) is None else "withheld"] += 1
+    print(f"{len(asked)} questions, gold passages and golden answers")
+    print(f"  false refusals: {share(own['withheld'], len(asked))}")
+    print(f"  answers of another question given: {share(other['given'], len(asked))}")
 
 
 async def run(options: argparse.Namespace) -> None:
@@ -102,7 +143,8 @@ async def run(options: argparse.Namespace) -> None:
     if isinstance(policy, demo.DemoPolicy):
         policy.tokens_per_s = None
     asked = demo_questions()
-    figures = await measure(policy, asked[:: max(1, len(asked) // options.questions)][: options.questions])
+    chosen = asked[:: max(1, len(asked) // options.questions)][: options.questions]
+    figures = await measure(policy, chosen, options.corpora.split(","))
     await policy.aclose()
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
@@ -111,9 +153,17 @@ async def run(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", default="demo", help="the policy's address")
-    parser.add_argument("--questions", type=int, default=179, help="how many demo questions, spread over all")
+    parser.add_argument("--questions", type=int, default=179, help="how many questions, spread over all")
+    parser.add_argument("--corpora", default=",".join(CORPORA), help="which of the four, with commas")
+    parser.add_argument(
+        "--gold", type=Path, nargs=2, metavar=("QUESTIONS", "PASSAGES"), help="the rule alone, on these"
+    )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    asyncio.run(run(parser.parse_args()))
+    options = parser.parse_args()
+    if options.gold:
+        perfect_reader(*options.gold, most=options.questions)
+    else:
+        asyncio.run(run(options))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     PARALLELSEARCH_DATA=... python benchmarks/baselines.py --index DIR --out DIR [--build] [--device cuda] [--limit N]
         [--policy hf:smollm2-135m] [--trained hf:smollm2-135m+parallel] [--rows direct rag gold sequential parallel]
 
-Each row is a method, evaluated in a folder of its own below `--out`, so that a run that was stopped goes on when the command
-is given again. `gold` is RAG over the gold passages of each question; `parallel` is the package's method with the policy of
+Each row is a dialect, evaluated in a folder of its own below `--out`, so that a run that was stopped goes on when the command
+is given again. `gold` is RAG over the gold passages of each question; `parallel` is the package's own with the policy of
 `--trained`. `--build` makes the BM25 index first, over the two corpora of the data folder. At the end `baselines.md` has the
 table and `baselines.json` the summaries of all rows. Needs no command line package, so it also runs where only the library's
 own imports are installed.
@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from evaluation import CORPORA, build_index
-
 from parallelsearch.addresses import open_policy, open_search
-from parallelsearch.baseline_formats import METHODS
-from parallelsearch.comparison import compare
-from parallelsearch.datasets import QuestionSet, data_folder, load_questions
-from parallelsearch.evaluation import EvaluationSettings, Progress, evaluate
-from parallelsearch.gold import GoldRetriever
+from parallelsearch.data.place import data_folder
+from parallelsearch.data.sets import QuestionSet, load_questions
+from parallelsearch.dialects import DIALECTS
+from parallelsearch.evaluation.comparison import compare
+from parallelsearch.evaluation.gold import GoldRetriever
+from parallelsearch.evaluation.report import write_comparison
+from parallelsearch.evaluation.run import EvaluationSettings, Progress, run_questions
+from parallelsearch.limits import Limits
 from parallelsearch.policy.base import Policy
-from parallelsearch.report import write_comparison
-from parallelsearch.rollout import Limits
 from parallelsearch.search import Search
 
-ROWS = (*METHODS, "gold")
+ROWS = (*DIALECTS, "gold")
 LIMITS = Limits(max_turns=4, max_tokens_per_turn=160, max_observation_tokens=600, max_tokens=2048, timeout_s=3600.0)
 COLUMNS = ("em", "f1", "sub_em", "num_llm_calls", "num_searches", "gold_recall", "decomposition_accuracy")
 
@@ -56,8 +56,8 @@ def open_row_policy(address: str, options: argparse.Namespace) -> Policy:
 
 
 async def run_row(row: str, questions: QuestionSet, policy: Policy, options: argparse.Namespace) -> dict[str, Any]:
-    method = "rag" if row == "gold" else row
-    settings = EvaluationSettings(method=method, limits=LIMITS, seed=options.seed, concurrency=options.concurrency)
+    dialect = "rag" if row == "gold" else row
+    settings = EvaluationSettings(dialect=dialect, limits=LIMITS, seed=options.seed, concurrency=options.concurrency)
     search = open_row_search(row, options.index, questions)
     start_s = last_s = time.perf_counter()
 
@@ -69,7 +69,7 @@ async def run_row(row: str, questions: QuestionSet, policy: Policy, options: arg
             print(f"{row}: {done}, {last_s - start_s:.0f} s", flush=True)
 
     try:
-        return await evaluate(questions, policy, search, options.out / row, settings, show)
+        return await run_questions(questions, policy, search, options.out / row, settings, show)
     finally:
         await search.aclose()
 
@@ -114,8 +114,8 @@ async def run(options: argparse.Namespace) -> None:
         await policy.aclose()
     print(write_table(summaries, options.out))
     if len(options.rows) > 1:
-        # The gold row has another search by its nature, and some formats another layout; the comparison says so.
-        found = compare([options.out / row for row in options.rows], allow=["search", "layout"], seed=options.seed)
+        # The gold row has another search by its nature; the comparison says so.
+        found = compare([options.out / row for row in options.rows], allow=["search"], seed=options.seed)
         print(write_comparison(found, options.out / "comparison"))
 
 

@@ -27,9 +27,10 @@ from pathlib import Path
 
 import bm25s
 
+from parallelsearch.files import read_jsonl
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
-from parallelsearch.retrieval.corpus import read_corpus, read_jsonl
+from parallelsearch.retrieval.corpus import read_corpus
 from parallelsearch.retrieval.store import PassageStore
 from parallelsearch.retrieval.terms import Analyzer, split_words
 from parallelsearch.search import Search

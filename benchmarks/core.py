@@ -17,9 +17,10 @@ import time
 from collections.abc import Sequence
 
 from parallelsearch.grammar import render_turn
+from parallelsearch.limits import Limits
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Hit, Result, Retriever
-from parallelsearch.rollout import Limits, rollout
+from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Trajectory
 

@@ -14,7 +14,7 @@ import random
 from pathlib import Path
 
 from parallelsearch.answers import normalise
-from parallelsearch.datasets import load_questions
+from parallelsearch.data.sets import load_questions
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.trajectory import Question
 

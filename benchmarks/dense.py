@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from parallelsearch.errors import MissingExtraError
-from parallelsearch.retrieval.corpus import read_jsonl
+from parallelsearch.errors import MissingExtraError, install_command
+from parallelsearch.files import read_jsonl
 from parallelsearch.retrieval.dense import open_vectors
 from parallelsearch.retrieval.encoder import Encoder, Vectors
 from parallelsearch.retrieval.faiss_index import FaissSearcher, default_nlist, default_nprobe
@@ -136,7 +136,7 @@ def recall(vectors: Vectors, queries: Vectors) -> list[dict[str, Any]]:
     try:
         import faiss
     except ImportError as error:
-        raise MissingExtraError("faiss is not installed: pip install 'parallelsearch[dense]'") from error
+        raise MissingExtraError(f"faiss is not installed: {install_command('dense')}") from error
     nlist = default_nlist(len(vectors))
     for recipe in (f"IVF{nlist},Flat", f"IVF{nlist},SQ8", "HNSW32,Flat"):
         start = time.perf_counter()

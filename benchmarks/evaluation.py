@@ -22,14 +22,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from parallelsearch import demo, grammar
-from parallelsearch.datasets import load_questions
-from parallelsearch.evaluation import EvaluationSettings, evaluate
+from parallelsearch import grammar
+from parallelsearch.data import demo
+from parallelsearch.data.sets import load_questions
+from parallelsearch.evaluation.folder import read_rows
+from parallelsearch.evaluation.report import choose_examples, write_report
+from parallelsearch.evaluation.run import EvaluationSettings, run_questions
 from parallelsearch.policy.scripted import ScriptedPolicy
-from parallelsearch.report import choose_examples, write_report
 from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
 from parallelsearch.retrieval.corpus import read_passages
-from parallelsearch.run_folder import read_rows
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Question
 from parallelsearch.viewer.html import export_html
@@ -64,7 +65,7 @@ async def run(index: Path | None, data: str, num_questions: int, concurrency: in
         search = Search(retriever, timeout_s=300.0)
         settings = EvaluationSettings(concurrency=concurrency)
         before = peak_mib()
-        summary = await evaluate(questions, policy, search, out, settings)
+        summary = await run_questions(questions, policy, search, out, settings)
         done, evaluated = time.perf_counter(), peak_mib()
         export_html(out, out / "viewer.html", first=choose_examples(read_rows(out)))
         write_report(out, viewer="viewer.html")

@@ -27,9 +27,10 @@ from pathlib import Path
 
 import numpy as np
 
+from parallelsearch.files import read_jsonl
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
-from parallelsearch.retrieval.corpus import read_corpus, read_jsonl
+from parallelsearch.retrieval.corpus import read_corpus
 from parallelsearch.retrieval.vectors import ExactSearcher, quantize
 
 BM25_FIGURES = {

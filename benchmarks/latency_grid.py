@@ -1,13 +1,14 @@
 """Wall clock of one question: sub-queries one after another, all at once, or each as soon as it is written.
 
-    python benchmarks/latency_grid.py [--out DIR] [--tokens-per-s 50] [--load 32] [--quick]
+    python benchmarks/latency_grid.py [--out DIR] [--dialect parallel] [--tokens-per-s 50] [--load 32] [--quick]
 
 For 1, 2, 3, 4 and 8 sub-queries and search latencies of 0.05 to 2 s, a policy writes at a fixed pace and the backend answers
 after a fixed time. `sequential` asks one sub-query a turn; `parallel` asks all in one turn and dispatches when the turn is
 complete; `streaming` dispatches each sub-query the moment it is written. Single stream: one question at a time, with search
 times that are all the same and with log-normal ones of the same median. Under load:
 many questions at once over a backend that takes a limited number of calls at a time, each with up to 64 queries. The whole
-trajectory is timed, answer included. Writes a table and, with matplotlib, a plot.
+trajectory is timed, answer included. With `--dialect tools` the same queries are written as native calls. Writes a table and,
+with matplotlib, a plot.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from parallelsearch import grammar
+from parallelsearch.dialect import Tool
+from parallelsearch.evaluation.plots import Figure, Series, save_png
+from parallelsearch.limits import Limits
+from parallelsearch.policy.base import Generation, OnCall, OnText, Policy, Sampling
 from parallelsearch.policy.scripted import ScriptedPolicy
-from parallelsearch.report_plots import Figure, Series, save_png
 from parallelsearch.retrieval.base import Hit, Result, Retriever
-from parallelsearch.rollout import Limits, rollout
+from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
+from parallelsearch.trajectory import Call, Segment
 
 NUM_SUBQUERIES = (1, 2, 3, 4, 8)
 LATENCIES_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -62,18 +67,66 @@ class Cell:
     num_llm_calls: float
 
 
-def turns(way: str, num: int, name: str) -> list[str]:
+class Caller(Policy):
+    """Writes native calls at a fixed pace, four characters a token: what a server streams, without the server."""
+
+    name, streams, takes_tools = "caller", True, True
+
+    def __init__(self, way: str, num: int, tokens_per_s: float) -> None:
+        self.way, self.num, self.tokens_per_s = way, num, tokens_per_s
+
+    def prompt(self, text: str, question: str, tools: Sequence[Tool] = ()) -> Segment:
+        return Segment("prompt", text)
+
+    async def generate(
+        self,
+        segments: Sequence[Segment],
+        *,
+        stop: Sequence[str],
+        max_tokens: int,
+        sampling: Sampling,
+        session: str,
+        on_text: OnText | None = None,
+        tools: Sequence[Tool] = (),
+        on_call: OnCall | None = None,
+    ) -> Generation:
+        name = segments[0].text.rpartition("Question: ")[2].strip().removesuffix("?")
+        asked = rounds(self.way, self.num, name)
+        number = sum(segment.author == "model" for segment in segments)
+        if number >= len(asked):
+            await self._write("the first one", on_text or (lambda piece: None))
+            return Generation("the first one", "eos")
+        call = Call(f"call-{number}", "search", json.dumps({"queries": asked[number]}))
+        await self._write("I need these heights.", on_text or (lambda piece: None))
+        await self._write(call.arguments, lambda piece: on_call(0, call.name, piece) if on_call else None)
+        return Generation("I need these heights.", "eos", calls=[call])
+
+    async def _write(self, text: str, tell: OnText) -> None:
+        loop = asyncio.get_running_loop()
+        start_s = loop.time()
+        for number, at in enumerate(range(0, len(text), 4), start=1):
+            await asyncio.sleep(max(0.0, start_s + number / self.tokens_per_s - loop.time()))
+            tell(text[at : at + 4])
+
+
+def rounds(way: str, num: int, name: str) -> list[list[str]]:
     queries = [f"what is the height of mountain {letter} of {name}" for letter in "abcdefgh"[:num]]
-    rounds = [[query] for query in queries] if way == "sequential" else [queries]
-    written = [grammar.render_turn("I need these heights.", part) for part in rounds]
+    return [[query] for query in queries] if way == "sequential" else [queries]
+
+
+def turns(way: str, num: int, name: str) -> list[str]:
+    written = [grammar.render_turn("I need these heights.", part) for part in rounds(way, num, name)]
     return [*written, grammar.render_turn("Now I can compare them.", answer="the first one")]
 
 
 async def measure(
-    way: str, num: int, latency_s: float, load: int, spread: float, tokens_per_s: float, repeats: int
+    way: str, num: int, latency_s: float, load: int, spread: float, tokens_per_s: float, repeats: int, dialect: str
 ) -> Cell:
     questions = [f"question {number}" for number in range(load * repeats)]
-    policy = ScriptedPolicy({name: turns(way, num, name) for name in questions}, tokens_per_s=tokens_per_s)
+    script = {name: turns(way, num, name) for name in questions}
+    policy: Policy = ScriptedPolicy(script, tokens_per_s=tokens_per_s)
+    if dialect == "tools":
+        policy = Caller(way, num, tokens_per_s)
     search = Search(SlowRetriever(latency_s, spread, 4), cache_size=0, max_batch=1 if load == 1 else None)
     if load == 1:
         search.max_concurrency = 8
@@ -82,7 +135,8 @@ async def measure(
     calls: list[int] = []
 
     async def ask(name: str) -> None:
-        trajectory = await rollout(name, policy, search, limits, streaming_dispatch=way == "streaming")
+        is_early = way == "streaming"
+        trajectory = await rollout(name, policy, search, limits, dialect=dialect, streaming_dispatch=is_early)
         if trajectory.answer != "the first one" or trajectory.num_subqueries != num:
             raise RuntimeError(f"the rollout went wrong: {trajectory.stop} {trajectory.error}")
         times.append(trajectory.elapsed_s or 0.0)
@@ -111,7 +165,7 @@ async def grid(options: argparse.Namespace) -> list[Cell]:
     async def cell(way: str, num: int, latency: float, load: int, spread: float) -> Cell:
         repeats = 1 if load > 1 else options.repeats if spread == 0 else 5 * options.repeats
         async with room:
-            return await measure(way, num, latency, load, spread, options.tokens_per_s, repeats)
+            return await measure(way, num, latency, load, spread, options.tokens_per_s, repeats, options.dialect)
 
     cells = list(await asyncio.gather(*(cell(*place) for place in places if place[3] == 1)))
     for place in places:
@@ -170,6 +224,7 @@ def figures(cells: Sequence[Cell], load: int, spread: float) -> list[Figure]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--dialect", choices=["parallel", "tools"], default="parallel")
     parser.add_argument("--tokens-per-s", type=float, default=50.0)
     parser.add_argument("--load", type=int, default=32, help="questions at once in the loaded table; 1 leaves it out")
     parser.add_argument("--spread", type=float, default=0.6, help="sigma of the log-normal search times")

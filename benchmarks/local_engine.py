@@ -23,10 +23,10 @@ import torch
 
 from parallelsearch.policy import models
 from parallelsearch.policy.base import Sampling
-from parallelsearch.policy.batch_engine import BatchEngine
-from parallelsearch.policy.engines import Engine
-from parallelsearch.policy.slot_engine import SlotEngine
-from parallelsearch.policy.stops import StopBank
+from parallelsearch.policy.engine.base import Engine
+from parallelsearch.policy.engine.batch import BatchEngine
+from parallelsearch.policy.engine.slots import SlotEngine
+from parallelsearch.policy.engine.stops import StopBank
 
 
 @dataclass

@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import IndexDamagedError
+from parallelsearch.files import read_jsonl
 from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever
-from parallelsearch.retrieval.corpus import read_jsonl, read_passages
+from parallelsearch.retrieval.corpus import read_passages
 from parallelsearch.retrieval.dense import DenseRetriever, build_dense
 from parallelsearch.retrieval.encoder import Encoder
 from parallelsearch.retrieval.hybrid import HybridRetriever, fuse

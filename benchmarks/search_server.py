@@ -35,9 +35,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from parallelsearch.addresses import open_search
+from parallelsearch.files import read_jsonl
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
-from parallelsearch.retrieval.corpus import read_jsonl, read_passages
+from parallelsearch.retrieval.corpus import read_passages
 
 CORPORA = ("multihop_passages.jsonl.zst", "wiki_background_chunks.jsonl.zst")
 K = 3

@@ -25,9 +25,9 @@ from typing import Any
 
 import torch
 
-from parallelsearch.training.loop import train
-from parallelsearch.training.metrics_log import read_metrics
+from parallelsearch.training.metrics import read_metrics
 from parallelsearch.training.recipe import load_recipe
+from parallelsearch.training.run import train
 
 GENERATE = ("generate", "prefill", "decode", "record")
 TIMES = ("rollout", *GENERATE, "search", "search_alone", "host", "score", "train", "other", "step")

@@ -3,23 +3,28 @@ that on CI nothing is skipped."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
 
-from parallelsearch.errors import SearchError
-from parallelsearch.retrieval.base import Hit, Result, Retriever
+from echoing import EchoRetriever
+from small_data import write_small_data
 
 # The same examples on every machine: a red run must be repeatable. HYPOTHESIS_PROFILE=explore looks for new ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # Haystack would report its use, and write to the home folder
+
+# What `auto` takes where a test names no policy: the replay, so that commands are tried in moments. tests/policy/test_auto.py
+# tries the choice itself, and names models where it wants them.
+os.environ["PARALLELSEARCH_POLICY"] = "demo"
 
 # A machine that has everything (CI) sets this: there, a test that is skipped because a package, Chromium or the real data is
 # missing would look like a test that passed.
@@ -45,57 +50,31 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return _refuse_skip((yield))
 
 
-class EchoRetriever(Retriever):
-    """Answers each query with hits named after it, after a delay; fails where `fails` says so. Counts its calls."""
-
-    name = "echo"
-
-    def __init__(
-        self,
-        latency_s: float = 0.0,
-        fails: Callable[[str], Exception | None] = lambda query: None,
-        max_batch: int = 64,
-        max_concurrency: int = 1,
-    ) -> None:
-        self.latency_s, self.fails = latency_s, fails
-        self.max_batch, self.max_concurrency = max_batch, max_concurrency
-        self.calls: list[list[str]] = []
-        self.num_running = self.max_running = 0
-
-    async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
-        self.calls.append(list(queries))
-        self.num_running += 1
-        self.max_running = max(self.max_running, self.num_running)
-        try:
-            if self.latency_s:
-                await asyncio.sleep(self.latency_s)
-            return [self._answer(query, k) for query in queries]
-        finally:
-            self.num_running -= 1
-
-    def _answer(self, query: str, k: int) -> Result:
-        error = self.fails(query)
-        if isinstance(error, SearchError):
-            return error
-        if error is not None:
-            raise error
-        return [
-            Hit(f"{query}#{n}", query.title(), f"text {n} about {query}", score=1 / n, rank=n) for n in range(1, k + 1)
-        ]
-
-
 @pytest.fixture
 def echo() -> type[EchoRetriever]:
     return EchoRetriever
 
 
 @pytest.fixture(scope="session")
-def data_dir() -> Path:
-    """Real questions and passages; the tests that need them say so with the marker `shared_data`."""
+def has_real_data() -> bool:
+    """Whether PARALLELSEARCH_DATA points at the benchmark files."""
     folder = os.environ.get("PARALLELSEARCH_DATA")
-    if not folder or not Path(folder).is_dir():
-        pytest.skip("PARALLELSEARCH_DATA does not point at the benchmark files")
-    return Path(folder)
+    return bool(folder) and Path(str(folder)).is_dir()
+
+
+@pytest.fixture(scope="session")
+def _data_dir(has_real_data: bool, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if has_real_data:
+        return Path(os.environ["PARALLELSEARCH_DATA"])
+    return write_small_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def data_dir(_data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The benchmark files: the real ones, or, where there are none, small ones of our own (`small_data.py`). The tests that
+    read the real ones have the marker `shared_data`."""
+    monkeypatch.setenv("PARALLELSEARCH_DATA", str(_data_dir))
+    return _data_dir
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,24 @@
 
 import asyncio
 import gc
+import inspect
+import json
 import threading
 import time
 
 import pytest
 
-from parallelsearch import Agent, Search, demo
+from echoing import EchoRetriever
+from parallelsearch import Agent, Search, read_trajectories, write_trajectories
+from parallelsearch.agent import AskManyOptions, AskOptions, RetrieveOptions, SplitOptions
+from parallelsearch.data import demo
 from parallelsearch.errors import UsageError
+from parallelsearch.events import EventStream
+from parallelsearch.limits import Limits
 from parallelsearch.policy.scripted import ScriptedPolicy
+from parallelsearch.retrieval import BM25Retriever, Passage
+from parallelsearch.retrieving import retrieve
+from parallelsearch.rollout import Event, RolloutOptions, rollout
 
 QUESTION = "Who is older, Claude Monet or Camille Pissarro?"
 ENDLESS = "<think> " + "still thinking " * 2000
@@ -63,10 +73,19 @@ async def test_the_async_stream_is_the_same():
 
 
 def test_events_come_while_the_rollout_runs():
-    with Agent(demo.DemoPolicy(), Search(demo.retriever(latency_s=0.3))) as agent:
-        arrived = [(time.perf_counter(), event) for event in agent.stream(QUESTION)]
-    first_query = next(at for at, event in arrived if event.kind == "query")
-    assert arrived[-1][0] - first_query > 0.25
+    was_seen = threading.Event()
+
+    class Waiting(EchoRetriever):
+        async def search_many(self, queries, k):
+            assert await asyncio.to_thread(was_seen.wait, 30), "the query was not told while it ran"
+            return await super().search_many(queries, k)
+
+    with Agent(demo.DemoPolicy(), Search(Waiting())) as agent:
+        stream = agent.stream(QUESTION)
+        for event in stream:
+            if event.kind == "query":
+                was_seen.set()
+    assert stream.trajectory.num_failed_queries == 0
 
 
 def test_an_empty_question_is_refused(quick):
@@ -150,6 +169,83 @@ async def test_an_async_reader_that_is_cancelled_cancels_the_rollout():
     await agent.aclose()
 
 
+def test_an_agent_that_never_asked_closes_what_it_holds():
+    closed = []
+
+    class Policy(demo.DemoPolicy):
+        async def aclose(self):
+            closed.append("policy")
+
+    class Retriever(BM25Retriever):
+        async def aclose(self):
+            closed.append("search")
+            await super().aclose()
+
+    search = Search(Retriever.from_passages([Passage("1", "a", "b")]))
+    agent = Agent(Policy(), search)
+    agent.close()
+    agent.close()
+    assert sorted(closed) == ["policy", "search"]
+
+
+def test_a_question_has_limits_of_its_own(quick):
+    asked = quick.ask(QUESTION, limits=Limits(max_turns=1))
+    assert (asked.limits["max_turns"], quick.ask(QUESTION).limits["max_turns"]) == (1, Limits().max_turns)
+
+
+async def test_events_that_may_wait_go_together():
+    async def work(tell):
+        for kind in ("turn", "text", "text", "query"):
+            tell(Event(kind, 0, 0.0))
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        tell(Event("text", 0, 0.0))
+        return "done"
+
+    stream = EventStream(work, pace=lambda event: 0.0 if event.kind == "query" else 30.0)
+    assert await stream.take(timeout_s=0.001) == []  # nobody is cancelled by that
+    assert [event.kind for event in await stream.take()] == ["turn", "text", "text", "query"]
+    assert (stream.is_over, stream.outcome()) == (False, None)
+    assert [event.kind for event in await stream.take()] == ["text"]  # the end does not wait
+    assert (stream.is_over, stream.outcome()) == (True, "done")
+    assert await stream.take() == []
+
+
+async def test_a_stream_that_may_not_wait_that_long_is_read_sooner():
+    async def work(tell):
+        tell(Event("text", 0, 0.0))
+        tell(Event("result", 0, 0.0))
+        await asyncio.sleep(0)
+        tell(Event("result", 0, 0.0))
+        await asyncio.sleep(30)
+
+    async with EventStream(work, pace=lambda event: 0.01 if event.kind == "result" else 30.0) as stream:
+        taken = await asyncio.wait_for(stream.take(), 5.0)
+    assert [event.kind for event in taken] == ["text", "result", "result"]
+
+
+async def batches(stream):
+    while not stream.is_over:
+        for event in await stream.take():
+            yield event.kind
+
+
+async def test_what_the_work_raised_is_raised_after_its_events():
+    async def work(tell):
+        tell(Event("turn", 0, 0.0))
+        raise UsageError("broken")
+
+    one_by_one = EventStream(work)
+    assert (await anext(one_by_one)).kind == "turn"
+    with pytest.raises(UsageError, match="broken"):
+        await anext(one_by_one)
+    assert await anext(one_by_one, None) is None
+    in_batches = EventStream(work)
+    assert [event async for event in batches(in_batches)] == ["turn"]
+    with pytest.raises(UsageError, match="broken"):
+        in_batches.outcome()
+
+
 def test_an_agent_that_was_closed_starts_anew(quick):
     assert quick.ask(QUESTION).answer == "Camille Pissarro"
     threads = threading.active_count()
@@ -157,3 +253,61 @@ def test_an_agent_that_was_closed_starts_anew(quick):
     assert threading.active_count() < threads
     quick.search = Search(demo.retriever())
     assert quick.ask(QUESTION).answer == "Camille Pissarro"
+
+
+# ---- options, and leaving ----------------------------------------------------------------------------------------------
+
+
+def test_a_misspelt_option_names_the_nearest_one():
+    with pytest.raises(UsageError, match=r"Agent has no option 'serach'. Did you mean 'search'\?"):
+        Agent(serach="demo")
+    with Agent() as agent:
+        with pytest.raises(UsageError, match=r"Agent.ask has no option 'limit'. Did you mean 'limits'\?"):
+            agent.ask(QUESTION, limit=Limits())
+        with pytest.raises(UsageError, match=r"Did you mean 'context'\?"):
+            agent.stream(QUESTION, contxt="").__next__()
+        with pytest.raises(UsageError, match=r"Agent.retrieve has no option 'depht'. Did you mean 'depth'"):
+            agent.retrieve(QUESTION, depht=3)
+        with pytest.raises(UsageError, match=r"Agent.ask_many has no option 'sampler'"):
+            agent.ask_many([QUESTION], sampler=None)
+
+
+def test_the_options_of_an_agent_are_those_of_a_rollout():
+    """A typed dict cannot be made of a signature: this is what holds the two together."""
+    of_rollout = {
+        name: parameter.annotation
+        for name, parameter in inspect.signature(rollout).parameters.items()
+        if name not in ("question", "policy", "search", "on_event", "until")
+    }
+    of_one = {name: hint.__forward_arg__ for name, hint in AskOptions.__annotations__.items()}
+    assert of_one == {**of_rollout, "abstain": "bool"}
+    assert set(AskManyOptions.__annotations__) == {*of_one, "on_event"}
+    assert set(RolloutOptions.__annotations__) == {*of_rollout, "on_event"} - {"limits", "sampling", "session"}
+    of_retrieve = {name for name, one in inspect.signature(retrieve).parameters.items() if one.kind is one.KEYWORD_ONLY}
+    assert set(RetrieveOptions.__annotations__) - set(SplitOptions.__annotations__) == of_retrieve - {"k", "limits"}
+
+
+async def test_an_agent_closes_itself_in_async_code_too(echo):
+    closed = []
+
+    class Closing(echo):
+        async def aclose(self):
+            closed.append(self)
+
+    async with Agent(search=Closing()) as agent:
+        assert (await agent.ask_async(QUESTION)).answer == "Camille Pissarro"
+        await asyncio.to_thread(agent.ask, QUESTION)  # a blocking call has the agent's own thread started
+    assert len(closed) == 1
+    assert not agent._loop.is_running
+
+
+def test_a_turn_has_its_text_also_when_it_was_read_from_a_file(tmp_path):
+    with Agent() as agent:
+        trajectory = agent.ask(QUESTION)
+    texts = [segment.text for segment in trajectory.segments if segment.author == "model"]
+    assert [turn.text for turn in trajectory.turns] == texts
+    assert all(turn.thought and turn.thought in turn.text for turn in trajectory.turns)
+    write_trajectories(tmp_path / "t.jsonl", [trajectory])
+    (again,) = read_trajectories(tmp_path / "t.jsonl")
+    assert [turn.text for turn in again.turns] == texts
+    assert '"text"' not in json.dumps([{**turn, "queries": []} for turn in trajectory.to_dict()["turns"]])

@@ -25,9 +25,6 @@ def test_marked():
 def test_fixture(browser):
     pass
 
-def test_real_data(data_dir):
-    pass
-
 @pytest.mark.xfail(reason="known")
 def test_known_to_fail():
     assert False
@@ -66,18 +63,13 @@ def outcomes(folder: Path, no_skips: str) -> tuple[int, dict[str, int], str]:
 
 def test_without_the_variable_what_is_missing_is_skipped(tmp_path: Path) -> None:
     status, counts, _ = outcomes(tmp_path, "")
-    assert (status, counts["passed"], counts["xfailed"], counts["skipped"]) == (0, 1, 1, 5)
+    assert (status, counts["passed"], counts["xfailed"], counts["skipped"]) == (0, 1, 1, 4)
 
 
 def test_with_the_variable_every_skip_is_a_failure_that_says_what_is_missing(tmp_path: Path) -> None:
     status, counts, text = outcomes(tmp_path, "1")
     assert status == 1
     assert "skipped" not in counts
-    assert (counts["passed"], counts["xfailed"], counts.get("failed", 0) + counts["errors"]) == (1, 1, 5)
-    for reason in (
-        "no_such_package",
-        "no Chromium on this machine",
-        "the weights are not installed",
-        "PARALLELSEARCH_DATA",
-    ):
+    assert (counts["passed"], counts["xfailed"], counts.get("failed", 0) + counts["errors"]) == (1, 1, 4)
+    for reason in ("no_such_package", "no Chromium on this machine", "the weights are not installed"):
         assert re.search(f"nothing may be skipped where PARALLELSEARCH_NO_SKIPS is set.*{reason}", text), reason

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from parallelsearch import Agent, demo, read_trajectories
+from parallelsearch import Agent, read_trajectories
 from parallelsearch.answers import exact_match
-from parallelsearch.data import demo_questions
+from parallelsearch.data import demo
+from parallelsearch.data.questions import demo_questions
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -1,4 +1,5 @@
 import itertools
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -6,11 +7,12 @@ from hypothesis import strategies as st
 
 from parallelsearch import grammar
 from parallelsearch.errors import UsageError
-from parallelsearch.grammar import StreamParser, parse_turn, render_turn, split_queries
+from parallelsearch.grammar import StreamParser, TurnParts, parse_turn, render_turn, split_queries
 
 PIECES = [
     "<think>", "</think>", "<search>", "</search>", "<answer>", "</answer>", "<information>", "</information>",
     "##", "#", " ", "\n", "<", "</", ">", "a", "Monet", "é", "two words", "<thin", "search>", "日本",
+    "<Search>", "</SEARCH>", "<Think>", "</Answer>", "<search> b </search>", "\n1. ", "\n- ", "2) c",
 ]  # fmt: skip
 soup = st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
 clean = st.text(st.characters(exclude_characters="<>#", exclude_categories=("C", "Z")), min_size=1, max_size=12)
@@ -68,6 +70,9 @@ def test_cutting_the_stream_changes_nothing(text, cuts):
     assert expected == parse_turn(text)
 
 
+GUESSED = {"unclosed_search", "unclosed_thought", "capital_tags"}
+
+
 @given(soup)
 def test_what_is_handed_out_for_a_valid_search_is_what_is_asked(text):
     handed: list[str] = []
@@ -75,7 +80,7 @@ def test_what_is_handed_out_for_a_valid_search_is_what_is_asked(text):
     for character in text:
         parser.feed(character)
     parsed = parser.finish()
-    if parsed.action == "search" and not {"unclosed_search", "unclosed_thought"} & {p.code for p in parsed.problems}:
+    if parsed.action == "search" and not GUESSED & {p.code for p in parsed.problems}:
         assert tuple(handed) == parsed.queries
 
 
@@ -92,8 +97,64 @@ def test_a_sub_query_is_handed_out_as_soon_as_its_separator_is_there():
     assert handed == ["born Monet", "born Pissarro"]
 
 
+# ---- the parts of a turn, while it is written ------------------------------------------------------------------------
+
+
+def joined(parts):
+    result = []
+    for part, text in parts:
+        if result and result[-1][0] == part:
+            result[-1] = (part, result[-1][1] + text)
+        else:
+            result.append((part, text))
+    return result
+
+
+def parts_of(pieces):
+    reader = TurnParts()
+    return joined([pair for piece in pieces for pair in reader.feed(piece)] + reader.flush())
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=30), st.integers(1, 5))
+def test_how_a_text_is_cut_does_not_change_its_parts(pieces, size):
+    text = "".join(pieces)
+    assert parts_of(text[at : at + size] for at in range(0, len(text), size)) == parts_of([text])
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=30))
+def test_nothing_is_lost_but_tags(pieces):
+    text = "".join(pieces)
+    kept = "".join(text for _, text in parts_of(pieces))
+    for tag in grammar.TAGS:
+        text, kept = (one.replace(f"<{tag}>", "").replace(f"</{tag}>", "") for one in (text, kept))
+    assert kept == text
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=30))
+def test_the_parts_of_a_turn_are_what_its_reader_acts_on(pieces):
+    text, reader = "".join(pieces), TurnParts()
+    parsed, parts = parse_turn(text), reader.feed(text) + reader.flush()
+    if {"unclosed_thought", "capital_tags", "several_searches"} & {problem.code for problem in parsed.problems}:
+        return  # what was shown in one way is read again in another when the turn is over, or comes in several pieces
+    if parsed.action == "answer":
+        assert dict(parts)["answer"].strip() == parsed.answer
+    if parsed.action == "search":
+        assert split_queries(dict(parts)["search"]).asked == parsed.queries
+
+
+def test_parts_of_a_turn():
+    assert parts_of(["<think> a <search> not yet</think>\n<search> x ## y </search>"]) == [
+        ("thought", " a <search> not yet"),
+        ("other", "\n"),
+        ("search", " x ## y "),
+    ]
+    assert parts_of(["<search> given up <answer> x </answer>"]) == [("search", " given up "), ("answer", " x ")]
+    assert parts_of(["</think> 2 < 3 </b>"]) == [("other", "</think> 2 < 3 </b>")]
+    assert TurnParts().feed("<answer> so far </ans") == [("answer", " so far ")]  # at once, but for what may be a tag
+
+
 def test_sub_queries_are_stripped_deduplicated_and_capped():
-    found = split_queries("  A b ##a  B## ## c ##d##e##f##g##F")
+    found = split_queries("  A b ##a  B## ## c ##d##e##f##g##F", max_subqueries=5)
     assert found.asked == ("A b", "c", "d", "e", "f")
     assert found.dropped == ("g",)
     assert (found.num_duplicates, found.num_empty) == (2, 1)
@@ -101,8 +162,8 @@ def test_sub_queries_are_stripped_deduplicated_and_capped():
 
 def test_ten_thousand_sub_queries_are_capped_and_the_rest_reported():
     parsed = parse_turn("<think> t </think><search>" + " ## ".join(f"q{n}" for n in range(10_000)) + "</search>")
-    assert len(parsed.queries) == 5
-    assert len(parsed.dropped) == 9_995
+    assert len(parsed.queries) == 10
+    assert len(parsed.dropped) == 9_990
 
 
 @pytest.mark.parametrize(
@@ -127,12 +188,56 @@ def test_ten_thousand_sub_queries_are_capped_and_the_rest_reported():
         ("<think> t </think><search> a <search> b </search>", "search", ["unclosed_search"]),
         ("<think> t </think></search><answer> a </answer>", "answer", ["stray_tag"]),
         ("<think> a </think><think> b </think><answer> a </answer>", "answer", ["stray_tag"]),
+        ("<think> t </think><search> a </search><search> b </search>", "search", ["several_searches"]),
+        ("<think> t </think><search> a </search> then <search> b </search>", "search", ["text_after"]),
+        ("<think> t </think><search> a </search><search> b", "search", ["several_searches", "unclosed_search", "text_after"]),
+        ("<Think> t </Think><Search> a </Search>", "search", ["capital_tags"]),
+        ("<think> say <Search> or </Answer> </think><search> a </search>", "search", []),
+        ("<think> t </think><ANSWER> a", None, ["no_action", "text_outside"]),
     ],
 )  # fmt: skip
 def test_validation_says_what_is_wrong(text, action, expected):
     parsed = parse_turn(text)
     assert parsed.action == action
     assert sorted(p.code for p in parsed.problems) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "queries"),
+    [
+        ("<search> a </search><search> b </search>", ("a", "b")),
+        ("<search> a ## b </search>\n<search> c </search>\n2. <search> A </search>", ("a", "b", "c")),
+        ("<search></search><search> b </search>", ("b",)),
+        ("<search> a </search><search> b ## c <answer> d </answer>", ("a",)),
+        ("<search> a </search><information> x </information><search> b </search>", ("a",)),
+        ("<Search> a ## b </Search>", ("a", "b")),
+        ("<SEARCH> a </search> <Search> b </Search>", ("a", "b")),
+        ("<search>\n1. born Monet\n2) born Pissarro\n</search>", ("born Monet", "born Pissarro")),
+        ("<search>\n- born Monet\n\n\u2022 born Pissarro </search>", ("born Monet", "born Pissarro")),
+        ("<search>\n1. a ## b\n2. c </search>", ("1. a", "b 2. c")),
+        ("<search> how many people\nlive in Rome </search>", ("how many people live in Rome",)),
+        ("<search> 1. FC Köln </search>", ("1. FC Köln",)),
+        ("<search> 1. FC Köln\nfounded </search>", ("1. FC Köln founded",)),
+        ("<search>\n- 3 degrees in Rome\n-3 degrees in Oslo </search>", ("- 3 degrees in Rome -3 degrees in Oslo",)),
+    ],
+)
+def test_no_query_is_lost_however_a_search_is_written(text, queries):
+    parsed = parse_turn(f"<think> t </think>{text}")
+    assert parsed.queries == queries
+    handed: list[str] = []
+    parser = StreamParser(handed.append)
+    for character in f"<think> t </think>{text}":
+        parser.feed(character)
+    assert parser.finish() == parsed
+    assert set(parsed.queries) <= set(handed)
+
+
+@given(soup)
+def test_what_is_valid_has_its_tags_as_they_were_always_spelt(text):
+    """Leniency never makes a turn valid, so that a reward for form is paid for what it always was."""
+    if parse_turn(text).is_valid:
+        assert text.count("<search>") - text.count("</search>") == 0 or "</think>" in text
+        assert re.fullmatch(r"\s*<think>.*</think>\s*<(search|answer)>.*</\1>\s*", text, re.DOTALL)
 
 
 def test_nested_openings_do_not_exhaust_the_stack():
@@ -197,7 +302,7 @@ def test_hostile_text_is_made_harmless(hostile):
     assert text.startswith("before")
     assert text.endswith("after")
     assert not grammar._TAG.search(text)
-    assert not grammar._HOSTILE.search(text)
+    assert not grammar._disarmer(frozenset()).pattern.search(text)
     assert "\x1b" not in text
     assert "\u200b" not in text
 

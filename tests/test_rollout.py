@@ -3,15 +3,21 @@ import time
 
 import pytest
 
-from parallelsearch import grammar
+from parallelsearch import grammar, open_policy, open_search
+from parallelsearch.data.questions import demo_questions
 from parallelsearch.errors import PolicyError, SearchError, UsageError
 from parallelsearch.grammar import render_turn
+from parallelsearch.limits import Limits
 from parallelsearch.policy.base import Generation, Policy
 from parallelsearch.policy.scripted import ScriptedPolicy
-from parallelsearch.retrieval.base import Hit
-from parallelsearch.rollout import Limits, rollout
+from parallelsearch.retrieval.base import Hit, Passage
+from parallelsearch.retrieval.bm25 import BM25Retriever
+from parallelsearch.rewards import facts
+from parallelsearch.rollout import rollout
+from parallelsearch.rollouts import in_order, rollout_many
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Question
+from virtual_time import in_virtual_time
 
 Q = "Who is older, Claude Monet or Camille Pissarro?"
 SPLIT = render_turn("both at once", queries=["monet born", "pissarro born"])
@@ -22,6 +28,7 @@ def script(*turns: str, tokens_per_s: float | None = None) -> ScriptedPolicy:
     return ScriptedPolicy({Q: turns}, tokens_per_s=tokens_per_s)
 
 
+@in_virtual_time
 async def test_a_question_is_split_searched_and_answered(echo):
     retriever = echo(latency_s=0.02)
     question = Question(Q, ["Camille Pissarro"], id="q1", dataset="demo", kind="parallel", type="comparison")
@@ -37,6 +44,7 @@ async def test_a_question_is_split_searched_and_answered(echo):
         assert 0 <= query.start_s < query.end_s <= trajectory.elapsed_s
 
 
+@in_virtual_time
 async def test_sub_queries_are_dispatched_while_the_model_still_writes(echo):
     turn = render_turn("t", queries=["first", "second" + " long" * 30])
     trajectory = await rollout(Q, script(turn, ANSWER, tokens_per_s=200), Search(echo(latency_s=0.05)))
@@ -49,6 +57,7 @@ async def test_sub_queries_are_dispatched_while_the_model_still_writes(echo):
     assert late.turns[0].queries[0].start_s >= late.turns[0].generate_s
 
 
+@in_virtual_time
 async def test_an_early_search_is_withdrawn_when_the_turn_proves_invalid(echo):
     broken = "<think> t </think><search> first ## second"
     trajectory = await rollout(Q, script(broken, SPLIT, ANSWER), Search(echo(latency_s=0.01)))
@@ -98,6 +107,56 @@ async def test_without_room_to_be_told_it_ends_for_the_reason_it_had(echo):
     assert (tight.stop, tight.num_llm_calls, tight.answer) == ("max_turns", 2, None)
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Camille Pissarro", "Camille Pissarro"),
+        ("<think> Pissarro is older. </think> **Camille Pissarro**", "Camille Pissarro"),
+        ("<think> He was born 1830. So the answer is Camille Pissarro.", "Camille Pissarro"),
+        ("<think> t </think><answer> Camille Pissarro", "Camille Pissarro"),
+        ("Both were painters.\nThe answer is: Camille Pissarro.", "Camille Pissarro"),
+        ("<think> I wonder who is older.", None),
+        (
+            "Let me go on and reason at some length about who of these two painters may have been the older one then",
+            None,
+        ),
+    ],
+)
+async def test_an_answer_without_tags_is_taken_on_the_last_turn_and_marked(echo, text, answer):
+    events = []
+    trajectory = await rollout(
+        Q, script(SPLIT, text, text), Search(echo()), Limits(max_turns=1), on_event=events.append
+    )
+    assert trajectory.answer == answer
+    assert trajectory.num_llm_calls == 3, "before the last turn the model is asked to put it right"
+    last = trajectory.turns[-1]
+    assert (trajectory.stop, last.action) == (("answer", "answer") if answer else ("max_turns", None))
+    assert ("untagged_answer" in last.problems) == (answer is not None)
+    assert [event.text for event in events if event.kind == "answer"] == ([answer] if answer else [])
+    assert facts(trajectory).is_well_formed is False
+    assert (trajectory.why_no_answer is None) == (answer is not None)
+
+
+async def test_turns_that_are_cut_off_name_the_limit(echo):
+    class Reasoning(ScriptedPolicy):
+        """A server whose model thinks where nobody sees it, until it may write no more."""
+
+        async def generate(self, segments, **options):
+            return Generation("", "length", num_tokens=options["max_tokens"])
+
+    trajectory = await rollout(Q, Reasoning({Q: []}), Search(echo()), Limits(max_tokens_per_turn=40))
+    assert (trajectory.answer, trajectory.stop, trajectory.num_llm_calls) == (None, "max_turns", 6)
+    assert "6 of 6 turns ended at max_tokens_per_turn=40" in trajectory.why_no_answer
+
+
+async def test_why_there_is_no_answer_names_the_limit(echo):
+    turns = [render_turn("t", queries=[f"again {n}"]) for n in range(10)]
+    searched = await rollout(Q, script(*turns), Search(echo()), Limits(max_turns=2))
+    assert searched.why_no_answer == "max_turns=2 rounds of search did not lead to one"
+    silent = await rollout(Q, script(*["well"] * 5, "<think> hm"), Search(echo()))
+    assert "none of 6 turns searched or answered" in silent.why_no_answer
+
+
 def test_a_notice_shows_no_action_to_copy():
     """A small model that was shown `<answer> the answer </answer>` answered "the answer"."""
     problems = [grammar.Problem(code, message) for code, message in grammar._MESSAGES.items()]
@@ -110,9 +169,9 @@ def test_a_notice_shows_no_action_to_copy():
         assert grammar.parse_turn(text).action not in ("answer", "search"), text
 
 
-async def test_the_paper_layout_adds_no_notice(echo):
+async def test_the_released_format_adds_no_notice(echo):
     turns = [render_turn("t", queries=[f"again {n}"]) for n in range(10)]
-    trajectory = await rollout(Q, script(*turns), Search(echo()), Limits(max_turns=2), layout="paper")
+    trajectory = await rollout(Q, script(*turns), Search(echo()), Limits(max_turns=2), dialect="parallelsearch")
     assert "notice" not in [segment.author for segment in trajectory.segments]
     assert trajectory.num_llm_calls == 3
 
@@ -131,9 +190,9 @@ async def test_ten_thousand_sub_queries_are_capped(echo):
     retriever = echo()
     limits = Limits(max_tokens_per_turn=100_000, max_tokens=200_000)
     trajectory = await rollout(Q, script(many, ANSWER), Search(retriever), limits)
-    assert trajectory.num_subqueries == 5
-    assert len(trajectory.turns[0].dropped_queries) == 9_995
-    assert sum(len(call) for call in retriever.calls) == 5
+    assert trajectory.num_subqueries == 10
+    assert len(trajectory.turns[0].dropped_queries) == 9_990
+    assert sum(len(call) for call in retriever.calls) == 10
 
 
 async def test_a_model_that_never_closes_a_tag_ends_with_a_reason(echo):
@@ -188,6 +247,7 @@ async def test_a_prompt_without_room_stops_before_the_first_call(echo):
     assert (trajectory.stop, trajectory.num_llm_calls) == ("max_tokens", 0)
 
 
+@in_virtual_time
 async def test_a_deadline_during_search_still_gives_an_answer(echo):
     search = Search(echo(latency_s=30))
     start = time.perf_counter()
@@ -197,6 +257,7 @@ async def test_a_deadline_during_search_still_gives_an_answer(echo):
     assert [query.error for query in trajectory.turns[0].queries] == ["cut off by the deadline"] * 2
 
 
+@in_virtual_time
 async def test_a_deadline_while_the_model_rambles_gives_what_was_said_so_far(echo):
     ramble = "<think> " + "hm " * 4000
     slow_answer = "<think> t </think><answer> Camille Pissarro" + " " * 4000 + "</answer>"
@@ -209,6 +270,7 @@ async def test_a_deadline_while_the_model_rambles_gives_what_was_said_so_far(ech
     assert (trajectory.stop, trajectory.answer) == ("timeout", "Camille Pissarro")
 
 
+@in_virtual_time
 async def test_events_tell_the_story_in_order(echo):
     events = []
     await rollout(Q, script(SPLIT, ANSWER), Search(echo(latency_s=0.01)), on_event=events.append)
@@ -221,11 +283,12 @@ async def test_events_tell_the_story_in_order(echo):
 
 
 async def test_the_sequential_prompt_has_no_separator(echo):
-    trajectory = await rollout(Q, script(ANSWER), Search(echo()), mode="sequential")
+    trajectory = await rollout(Q, script(ANSWER), Search(echo()), dialect="sequential")
     assert "##" not in trajectory.segments[0].text
-    assert trajectory.policy["mode"] == "sequential"
+    assert trajectory.dialect == "sequential"
 
 
+@in_virtual_time
 async def test_cancelling_a_rollout_leaves_nothing_running(echo):
     task = asyncio.create_task(rollout(Q, script(SPLIT, ANSWER, tokens_per_s=20), Search(echo(latency_s=5))))
     await asyncio.sleep(0.1)
@@ -237,6 +300,7 @@ async def test_cancelling_a_rollout_leaves_nothing_running(echo):
     assert not [name for name in names if "_Run.find" in name]
 
 
+@in_virtual_time
 async def test_many_rollouts_share_search_calls(echo):
     retriever = echo(latency_s=0.02)
     search = Search(retriever)
@@ -273,8 +337,8 @@ async def test_a_server_that_is_down_is_a_stop_reason(echo):
 async def test_wrong_use_raises(echo):
     with pytest.raises(UsageError, match="empty"):
         await rollout("  ", script(ANSWER), Search(echo()))
-    with pytest.raises(UsageError, match="layout"):
-        await rollout(Q, script(ANSWER), Search(echo()), layout="fancy")
+    with pytest.raises(UsageError, match="there is no dialect 'fancy'; choose one of parallel, sequential"):
+        await rollout(Q, script(ANSWER), Search(echo()), dialect="fancy")
     for wrong in ({"max_turns": 0}, {"max_tokens_per_turn": 1}, {"timeout_s": 0}):
         with pytest.raises(UsageError):
             Limits(**wrong)
@@ -282,3 +346,84 @@ async def test_wrong_use_raises(echo):
 
 def test_grammar_and_rollout_agree_on_the_limit():
     assert Limits().max_subqueries == grammar.MAX_SUBQUERIES
+
+
+@pytest.mark.parametrize(
+    ("width", "dialect", "num_shown", "num_tokens"),
+    [(3, None, 9, 1000), (4, None, 8, 1000), (8, None, 16, 1600), (8, "parallelsearch", 24, 1000)],
+)
+async def test_a_wide_round_has_room_by_its_width_and_shows_the_first_hits(width, dialect, num_shown, num_tokens):
+    """Rounds of up to three, and the released code's form at any width, are shown as they always were."""
+    passages = [Passage(f"p{n}-{m}", f"Name{n}", f"name{n} " * (120 + m)) for n in range(width) for m in range(3)]
+    queries = " ## ".join(f"name{n}" for n in range(width))
+    search = Search(BM25Retriever.from_passages(passages), k=3)
+    policy = script(f"<think> t </think><search> {queries} </search>", ANSWER)
+    trajectory = await rollout(Q, policy, search, dialect=dialect)
+    turn = trajectory.turns[0]
+    assert [len(query.hits) for query in turn.queries] == [3] * width  # all that was found is in the record
+    assert len(turn.shown) == num_shown
+    length = policy.count_tokens(next(segment.text for segment in trajectory.segments if segment.author == "search"))
+    assert num_tokens * 0.8 < length <= num_tokens * 1.05
+    firsts = [one for one in turn.shown if one.id == turn.queries[one.query].hits[0].id]
+    if num_shown < 3 * width:
+        assert not any(one.is_cut for one in firsts)
+
+
+def test_one_budget_for_rounds_of_any_width_is_zero_tokens_per_subquery():
+    limits = Limits(tokens_per_subquery=0)
+    assert [limits.observation_tokens(width) for width in (1, 4, 10)] == [1000, 1000, 1000]
+    assert [limits.num_shown(width, 3) for width in (1, 4, 10)] == [None, None, None]
+    assert [Limits().observation_tokens(width) for width in (1, 5, 10)] == [1000, 1000, 2000]
+    assert [Limits().num_shown(4, k) for k in (1, 2, 3, 6)] == [1, 1, 2, 4]
+    with pytest.raises(UsageError, match="tokens_per_subquery must be 0 or more, not -1"):
+        Limits(tokens_per_subquery=-1)
+
+
+async def test_many_keep_their_order_and_one_that_breaks_costs_no_other(echo):
+    class Odd(ScriptedPolicy):
+        async def generate(self, segments, **options):
+            if "odd" in segments[0].text:
+                raise ZeroDivisionError("a bug of the engine")
+            return await super().generate(segments, **options)
+
+    questions = ["Is 1 even?", "Is 3 odd?", "Is 4 even?", " "]
+    policy = Odd({question: [ANSWER] for question in questions[:3]})
+    found = await rollout_many(questions, policy, Search(echo()), max_concurrent=2)
+    assert [trajectory.question for trajectory in found] == questions
+    assert [trajectory.stop for trajectory in found] == ["answer", "error", "answer", "error"]
+    assert "ZeroDivisionError: a bug of the engine" in (found[1].error or "")
+    assert "empty" in (found[3].error or "")
+
+
+async def test_many_run_no_more_at_once_than_allowed_and_stop_when_told(echo):
+    running = most = 0
+
+    async def work(number: int, item: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            await asyncio.sleep(0.001)
+        finally:
+            running -= 1
+        if item == 7:
+            raise UsageError("seven")
+        return item * item
+
+    assert await in_order(work, range(7), max_concurrent=3) == [n * n for n in range(7)]
+    assert most == 3
+    with pytest.raises(UsageError, match="seven"):
+        await in_order(work, range(100), max_concurrent=2)
+    assert running == 0
+    with pytest.raises(UsageError, match="at least 1"):
+        await in_order(work, range(3), max_concurrent=0)
+
+
+async def test_the_demo_goes_by_the_prompt_as_a_model_would():
+    question = demo_questions()[0].question
+    policy, search = open_policy("demo"), open_search("demo")
+    at_once, one_at_a_time = [await rollout(question, policy, search, dialect=d) for d in ("parallel", "sequential")]
+    await search.aclose()
+    assert [len(turn.queries) for turn in at_once.rounds] == [2]
+    assert [len(turn.queries) for turn in one_at_a_time.rounds] == [1, 1]
+    assert at_once.answer == one_at_a_time.answer

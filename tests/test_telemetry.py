@@ -7,7 +7,8 @@ import sys
 import httpx
 import pytest
 
-from parallelsearch import Agent, Search, demo
+from parallelsearch import Agent, Search
+from parallelsearch.data import demo
 from parallelsearch.errors import SearchError
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Retriever
@@ -66,10 +67,11 @@ def test_a_question_has_turns_and_turns_have_searches_that_overlap(spans):
     assert [search.parent.span_id for search in searches] == [turns[0].context.span_id] * 2
     assert searches[1].start_time < searches[0].end_time  # side by side
     for search, query in zip(searches, trajectory.turns[0].queries, strict=True):
-        assert search.end_time - search.start_time == pytest.approx((query.end_s - query.start_s) * 1e9, abs=50e6)
+        assert search.end_time - question.start_time == pytest.approx(query.end_s * 1e9, abs=1e3)
+        assert search.end_time - search.start_time >= 0.15e9  # it took 0.2 s
         assert search.attributes["parallelsearch.num_hits"] == len(query.hits)
     assert turns[0].end_time <= turns[1].start_time
-    assert question.end_time - question.start_time == pytest.approx(trajectory.elapsed_s * 1e9, abs=100e6)
+    assert 0.2e9 <= question.end_time - question.start_time <= trajectory.elapsed_s * 1e9 + 1e3
     assert question.attributes["parallelsearch.answered"] is True
     assert question.attributes["parallelsearch.num_subqueries"] == 2
     assert seen[-1].kind == "answer"  # events are passed on

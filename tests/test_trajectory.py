@@ -9,6 +9,7 @@ from parallelsearch.retrieval.base import Hit
 from parallelsearch.trajectory import (
     Query,
     Segment,
+    Shown,
     Trajectory,
     Turn,
     read_trajectories,
@@ -28,6 +29,7 @@ turns = st.builds(
     st.lists(words, max_size=2),
     st.sampled_from(["stop", "eos", None]),
     st.none() | st.integers(0, 99),
+    shown=st.lists(st.builds(Shown, st.integers(1, 9), words, st.integers(0, 3), st.integers(0, 99), st.booleans())),
 )
 segments = st.builds(
     lambda author, text, i: Segment(author, text, i, [0.5] * len(i) if author == "model" else None),
@@ -117,3 +119,11 @@ def test_bad_lines(tmp_path, text, words):
 
 def test_a_later_version_s_extra_fields_are_let_through():
     assert trajectory_from_dict({**HAND, "novel": 1}).question == "q"
+
+
+def test_an_invalid_turn_led_to_neither_a_search_nor_the_answer():
+    search, empty, late, answer = Turn([Query("a")]), Turn(problems=["no_action"]), Turn(finish="timeout"), Turn()
+    trajectory = Trajectory("q", turns=[search, empty, late, answer], stop="answer")
+    assert [id(turn) for turn in trajectory.invalid_turns] == [id(empty), id(late)]
+    trajectory.stop = "max_turns"  # the last turn searched where it had to answer
+    assert [id(turn) for turn in trajectory.invalid_turns] == [id(empty), id(late), id(answer)]

@@ -1,13 +1,18 @@
 """Addresses to objects: `bm25:DIR`, `openai:URL#MODEL` and the like, the same in the command line, recipes and Python.
 
-No registry: an address is a scheme and the rest, and this table says who builds it. Backends are imported when asked
-for, so an address is also where a missing extra is noticed.
+No registry: an address is a scheme and the rest, and a row of a table says what it means, who builds it, and what in it is
+a path. A new backend is its own module and one row here. Backends are imported when asked for, so an address is also
+where a missing extra is noticed.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,27 +22,170 @@ from parallelsearch.search import Search
 if TYPE_CHECKING:
     from parallelsearch.policy.base import Policy
     from parallelsearch.retrieval.base import Retriever
+    from parallelsearch.retrieval.own import Backend
 
-SEARCH_ADDRESSES = {
-    "demo": "the embedded corpus",
-    "bm25:DIR": "a BM25 index built by 'parallelsearch index'",
-    "dense:DIR": "a dense index",
-    "hybrid:DIR": "BM25 and dense, fused",
-    "http://HOST:PORT/retrieve": "a search server, several with commas",
-    "serper:": "web search; key in SERPER_API_KEY",
-    "tavily:": "web search; key in TAVILY_API_KEY",
-    "brave:": "web search; key in BRAVE_API_KEY",
-    "searxng:URL": "a SearXNG instance",
-    "mcp:COMMAND_OR_URL": "the search tool of an MCP server",
-    "milvus:URI": "a Milvus server, or a Milvus Lite file",
-    "replay:FILE": "recorded searches",
-}
-POLICY_ADDRESSES = {
-    "demo": "replays the turns written for the demo questions",
-    "hf:PATH_OR_ID": "a transformers model; with a LoRA adapter: hf:PATH_OR_ID+ADAPTER",
-    "openai:BASE_URL#MODEL": "any OpenAI-compatible server",
-    "script:FILE": "replays written turns (JSON: question -> list of turns)",
-}
+logger = logging.getLogger(__name__)
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A kind of address. What stands after the colon of `form` has to be there; `demo` has no colon and takes nothing."""
+
+    form: str
+    meaning: str
+    build: str | Callable[..., Any]
+    """Who makes the object from the rest: a function, or `module:name` under this package, imported when asked for."""
+    whole: Callable[[str], str] | None = None
+    """The rest with its paths made whole ones; None where it holds none."""
+    is_index: bool = False
+    """An index of this machine that several processes may map at once (`workers`)."""
+
+    @property
+    def scheme(self) -> str:
+        return self.form.partition(":")[0]
+
+    def builder(self) -> Callable[..., Any]:
+        if not isinstance(self.build, str):
+            return self.build
+        module, _, name = self.build.partition(":")
+        made: Callable[..., Any] = attrgetter(name)(importlib.import_module(f"parallelsearch.{module}"))
+        return made
+
+
+def _path(rest: str) -> str:
+    return str(Path(rest).expanduser().absolute())
+
+
+def _path_if_there(rest: str) -> str:
+    """A model is a folder or a name of the hub."""
+    return _path(rest) if Path(rest).expanduser().exists() else rest
+
+
+def _path_or_uri(rest: str) -> str:
+    return rest if "://" in rest else _path(rest)
+
+
+def _rerank_parts(rest: str) -> tuple[str, str]:
+    model, _, inner = (part.strip() for part in rest.partition("+"))
+    if not model or not inner:
+        raise UsageError(f"'rerank:{rest}' needs a cross-encoder and a search: rerank:MODEL+ADDRESS")
+    return model, inner
+
+
+def _rerank(rest: str) -> Retriever:
+    from parallelsearch.retrieval.rerank import RerankRetriever
+
+    model, inner = _rerank_parts(rest)
+    return RerankRetriever(open_retriever(inner), model)
+
+
+def _whole_rerank(rest: str) -> str:
+    model, inner = _rerank_parts(rest)
+    return f"{_path_if_there(model)}+{with_whole_path(inner)}"
+
+
+def _faiss_parts(rest: str) -> tuple[str, str, str]:
+    files, _, encoder = (part.strip() for part in rest.partition("#"))
+    index, _, corpus = (part.strip() for part in files.partition("+"))
+    if not index or not corpus or not encoder:
+        raise UsageError(
+            f"'faiss:{rest}' needs the index, the corpus it was made from and its encoder: faiss:INDEX+CORPUS#ENCODER, "
+            "for example faiss:e5_Flat.index+wiki-18.jsonl.gz#intfloat/e5-base-v2"
+        )
+    return index, corpus, encoder
+
+
+def _faiss(rest: str) -> Retriever:
+    from parallelsearch.retrieval.readymade import open_readymade
+
+    return open_readymade(*_faiss_parts(rest))
+
+
+def _whole_faiss(rest: str) -> str:
+    index, corpus, encoder = _faiss_parts(rest)
+    return f"{_path(index)}+{_path(corpus)}#{_path_if_there(encoder)}"
+
+
+def _auto() -> Policy:
+    from parallelsearch.policy.auto import choose
+
+    choice = choose()
+    logger.info("%s", choice)
+    return open_policy(choice.address)
+
+
+SEARCH_ADDRESSES = (
+    Address("demo", "the embedded corpus", "data.demo:retriever", is_index=True),
+    Address(
+        "bm25:DIR", "a BM25 index built by 'parallelsearch index'", "retrieval.bm25:BM25Retriever", _path, is_index=True
+    ),
+    Address("dense:DIR", "a dense index", "retrieval.dense:DenseRetriever", _path, is_index=True),
+    Address("hybrid:DIR", "BM25 and dense, fused", "retrieval.hybrid:open_hybrid", _path, is_index=True),
+    Address("faiss:INDEX+CORPUS#ENCODER", "a faiss index with the JSON Lines it was made from", _faiss, _whole_faiss),
+    Address("rerank:MODEL+ADDRESS", "any of these, put in order by a cross-encoder", _rerank, _whole_rerank),
+    Address("http://HOST:PORT/retrieve", "a search server, several with commas", "retrieval.remote:RemoteRetriever"),
+    Address("serper:", "web search; key in SERPER_API_KEY", "retrieval.web:SerperRetriever"),
+    Address("tavily:", "web search; key in TAVILY_API_KEY", "retrieval.web:TavilyRetriever"),
+    Address("brave:", "web search; key in BRAVE_API_KEY", "retrieval.web:BraveRetriever"),
+    Address("searxng:URL", "a SearXNG instance", "retrieval.web:SearxngRetriever"),
+    Address("mcp:COMMAND_OR_URL", "the search tool of an MCP server", "retrieval.mcp_client:McpRetriever"),
+    Address("milvus:URI", "a Milvus server, or a Milvus Lite file", "retrieval.milvus:MilvusRetriever", _path_or_uri),
+    Address("replay:FILE", "recorded searches", "retrieval.replay:ReplayRetriever", _path),
+)
+DEFAULT_POLICY = "auto"
+"""For whoever names no policy, in Python and on the command line."""
+POLICY_ADDRESSES = (
+    Address("auto", "the trained policy where an engine is installed, else 'demo'", _auto),
+    Address("demo", "replays the turns written for the demo questions", "data.demo:DemoPolicy"),
+    Address(
+        "gguf:FILE",
+        "a GGUF file on llama.cpp, without torch; with a LoRA adapter: gguf:FILE+ADAPTER",
+        "policy.gguf:GgufPolicy.from_address",
+    ),
+    Address(
+        "hf:PATH_OR_ID",
+        "a transformers model; with a LoRA adapter: hf:PATH_OR_ID+ADAPTER",
+        "policy.local:LocalPolicy.from_address",
+    ),
+    Address("openai:BASE_URL#MODEL", "any OpenAI-compatible server", "policy.openai:OpenAIPolicy.from_address"),
+    Address(
+        "anthropic:#MODEL",
+        "Anthropic's Messages API; key in ANTHROPIC_API_KEY; elsewhere: anthropic:BASE_URL#MODEL",
+        "policy.anthropic:AnthropicPolicy.from_address",
+    ),
+    Address(
+        "script:FILE",
+        "replays written turns (JSON: question -> list of turns)",
+        "policy.scripted:ScriptedPolicy.from_file",
+        _path,
+    ),
+)
+
+
+def _found(address: str, what: str, known: tuple[Address, ...]) -> tuple[Address, str]:
+    """The row an address belongs to, and what stands after its scheme."""
+    scheme, _, rest = address.strip().partition(":")
+    rest = rest.strip()
+    row = next((row for row in known if row.scheme == ("http" if scheme == "https" else scheme)), None)
+    if row is None or (rest and ":" not in row.form):
+        raise _unknown(what, address, known)
+    if not rest and row.form.partition(":")[2]:
+        raise UsageError(f"the address '{address}' ends after the colon; say what it points to")
+    return row, rest
+
+
+def _unknown(what: str, address: str, known: tuple[Address, ...]) -> UsageError:
+    rows = "\n".join(f"  {row.form:<28} {row.meaning}" for row in known)
+    schemes = [row.scheme for row in known]
+    hint = nearest(address.partition(":")[0], schemes)
+    if not hint and Path(address).is_dir():
+        hint = f" '{address}' is a folder: put its kind before it, for example {schemes[1]}:{address}"
+    return UsageError(f"'{address}' is no {what} address.{hint} Known addresses:\n{rows}")
+
+
+# ---- opening ---------------------------------------------------------------------------------------------------------
 
 
 def open_search(
@@ -47,10 +195,12 @@ def open_search(
     record: str | None = None,
     cache: str | None = None,
     workers: int = 0,
+    split: Policy | str | None = None,
     **options: Any,
 ) -> Search:
     """The search at an address. `record` writes every answer to a file for `replay:`, `cache` keeps answers in a SQLite file
-    across runs, `workers` searches an index of this machine in so many processes; other options are those of `Search`."""
+    across runs, `workers` searches an index of this machine in so many processes; with `split`, a policy or its address, it
+    takes whole questions, and its hits are the merged passages of their parts. Other options are those of `Search`."""
     retriever = _in_processes(address, workers) if workers else open_retriever(address)
     if cache is not None:
         from parallelsearch.retrieval.cache import CachedRetriever
@@ -60,163 +210,51 @@ def open_search(
         from parallelsearch.retrieval.replay import RecordingRetriever
 
         retriever = RecordingRetriever(retriever, record)
-    return Search(retriever, k=k, **options)
+    search = Search(retriever, k=k, **options)
+    if split is None:
+        return search
+    from parallelsearch.retrieving import splitting
+
+    return splitting(open_policy(split) if isinstance(split, str) else split, search)
+
+
+def search_of(search: Search | Backend | str, k: int = 3) -> Search:
+    """The search a caller means: an address, a backend of the caller's own (an object or a function), or a `Search`."""
+    if isinstance(search, Search):
+        return search
+    return open_search(search, k=k) if isinstance(search, str) else Search(search, k=k)
 
 
 def open_retriever(address: str) -> Retriever:
     """The bare backend at an address."""
-    scheme, _, rest = address.strip().partition(":")
-    if scheme in ("http", "https"):
-        from parallelsearch.retrieval.remote import RemoteRetriever
-
-        return RemoteRetriever([url.strip() for url in address.split(",") if url.strip()])
-    build = _RETRIEVERS.get(scheme)
-    if build is None or (scheme == "demo" and rest):
-        raise _unknown("search", address, SEARCH_ADDRESSES)
-    return build(_rest(address, rest, scheme not in ("demo", "serper", "tavily", "brave")))
+    row, rest = _found(address, "search", SEARCH_ADDRESSES)
+    if row.scheme == "http":  # the scheme is part of what it points to
+        rest = address
+    retriever: Retriever = row.builder()(rest) if ":" in row.form else row.builder()()
+    return retriever
 
 
 def _in_processes(address: str, workers: int) -> Retriever:
     from parallelsearch.retrieval.processes import ProcessRetriever
 
-    scheme = address.strip().partition(":")[0]
-    if scheme not in _LOCAL:
-        raise UsageError(f"workers are for an index on this machine ({', '.join(_LOCAL)}), not for '{address}'")
+    if not _found(address, "search", SEARCH_ADDRESSES)[0].is_index:
+        known = ", ".join(row.scheme for row in SEARCH_ADDRESSES if row.is_index)
+        raise UsageError(f"workers are for an index on this machine ({known}), not for '{address}'")
     return ProcessRetriever(functools.partial(open_retriever, address), workers)
 
 
-def open_policy(address: str = "demo", **options: Any) -> Policy:
+def open_policy(address: str = DEFAULT_POLICY, **options: Any) -> Policy:
     """The policy at an address; options are those of its class."""
-    scheme, _, rest = address.strip().partition(":")
-    build = _POLICIES.get(scheme)
-    if build is None or (scheme == "demo" and rest):
-        raise _unknown("policy", address, POLICY_ADDRESSES)
-    return build(_rest(address, rest, scheme != "demo"), **options)
+    row, rest = _found(address, "policy", POLICY_ADDRESSES)
+    policy: Policy = row.builder()(rest, **options) if ":" in row.form else row.builder()()
+    return policy
 
 
-def _rest(address: str, rest: str, is_needed: bool) -> str:
-    if is_needed and not rest.strip():
-        raise UsageError(f"the address '{address}' ends after the colon; say what it points to")
-    return rest.strip()
-
-
-def _unknown(what: str, address: str, known: dict[str, str]) -> UsageError:
-    rows = "\n".join(f"  {form:<28} {meaning}" for form, meaning in known.items())
-    schemes = [form.partition(":")[0] for form in known]
-    hint = nearest(address.partition(":")[0], schemes)
-    if not hint and Path(address).is_dir():
-        hint = f" '{address}' is a folder: put its kind before it, for example {schemes[1]}:{address}"
-    return UsageError(f"'{address}' is no {what} address.{hint} Known addresses:\n{rows}")
-
-
-# ---- who builds what -------------------------------------------------------------------------------------------------
-
-
-def _demo_retriever(_: str) -> Retriever:
-    from parallelsearch import demo
-
-    return demo.retriever()
-
-
-def _bm25(rest: str) -> Retriever:
-    from parallelsearch.retrieval.bm25 import BM25Retriever
-
-    return BM25Retriever(rest)
-
-
-def _dense(rest: str) -> Retriever:
-    from parallelsearch.retrieval.dense import DenseRetriever
-
-    return DenseRetriever(rest)
-
-
-def _hybrid(rest: str) -> Retriever:
-    from parallelsearch.retrieval.hybrid import open_hybrid
-
-    return open_hybrid(rest)
-
-
-def _milvus(rest: str) -> Retriever:
-    from parallelsearch.retrieval.milvus import MilvusRetriever
-
-    return MilvusRetriever(rest)
-
-
-def _replay(rest: str) -> Retriever:
-    from parallelsearch.retrieval.replay import ReplayRetriever
-
-    return ReplayRetriever(rest)
-
-
-def _mcp(rest: str) -> Retriever:
-    from parallelsearch.retrieval.mcp_client import McpRetriever
-
-    return McpRetriever(rest)
-
-
-def _serper(rest: str) -> Retriever:
-    from parallelsearch.retrieval.web import SerperRetriever
-
-    return SerperRetriever(rest or None)
-
-
-def _tavily(rest: str) -> Retriever:
-    from parallelsearch.retrieval.web import TavilyRetriever
-
-    return TavilyRetriever(rest or None)
-
-
-def _brave(rest: str) -> Retriever:
-    from parallelsearch.retrieval.web import BraveRetriever
-
-    return BraveRetriever(rest or None)
-
-
-def _searxng(rest: str) -> Retriever:
-    from parallelsearch.retrieval.web import SearxngRetriever
-
-    return SearxngRetriever(rest)
-
-
-_LOCAL = ("demo", "bm25", "dense", "hybrid")
-
-_RETRIEVERS: dict[str, Callable[[str], Retriever]] = {
-    "demo": _demo_retriever,
-    "bm25": _bm25,
-    "dense": _dense,
-    "hybrid": _hybrid,
-    "milvus": _milvus,
-    "replay": _replay,
-    "mcp": _mcp,
-    "serper": _serper,
-    "tavily": _tavily,
-    "brave": _brave,
-    "searxng": _searxng,
-}
-
-
-def _demo_policy(_: str, **__: Any) -> Policy:
-    from parallelsearch import demo
-
-    return demo.DemoPolicy()
-
-
-def _openai(rest: str, **options: Any) -> Policy:
-    from parallelsearch.policy.openai import OpenAIPolicy
-
-    return OpenAIPolicy.from_address(rest, **options)
-
-
-def _script(rest: str, **options: Any) -> Policy:
-    from parallelsearch.policy.scripted import ScriptedPolicy
-
-    return ScriptedPolicy.from_file(rest, **options)
-
-
-def _hf(rest: str, **options: Any) -> Policy:
-    from parallelsearch.policy.local import LocalPolicy
-
-    return LocalPolicy.from_address(rest, **options)
-
-
-_POLICIES: dict[str, Callable[..., Policy]] = {"demo": _demo_policy, "hf": _hf, "openai": _openai, "script": _script}
+def with_whole_path(address: str) -> str:
+    """The search address with its paths made whole ones, for a process that runs in another folder. What is no path, or no
+    address, stays as it is."""
+    try:
+        row, rest = _found(address, "search", SEARCH_ADDRESSES)
+    except UsageError:
+        return address
+    return address if row.whole is None else f"{row.scheme}:{row.whole(rest)}"

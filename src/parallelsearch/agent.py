@@ -4,28 +4,86 @@
     print(agent.ask("Who is older, Claude Monet or Camille Pissarro?").answer)
 
 Blocking calls run in an event loop of the agent's own thread, so they also work in a notebook, and connections are kept
-between questions. `stream` gives the events of a rollout as they happen; who stops reading cancels the rollout.
+between questions. `stream` gives the events of a rollout as they happen; who stops reading cancels the rollout. Both
+`with` and `async with` close it. An option that is not known is an error at once, to a type checker and when it runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Never, TypedDict, TypeVar, Unpack
 
-from parallelsearch.addresses import open_policy, open_search
+from parallelsearch.addresses import DEFAULT_POLICY, open_policy, search_of
+from parallelsearch.dialect import Dialect
+from parallelsearch.errors import UsageError, refuse_unknown
+from parallelsearch.events import EventStream
+from parallelsearch.grounding import sentence_of, take_back
+from parallelsearch.limits import Limits
 from parallelsearch.policy.base import Policy, Sampling
-from parallelsearch.rollout import Event, Limits, rollout
+from parallelsearch.retrieval.own import Backend
+from parallelsearch.retrieving import DEFAULT_K, Retrieval, Split, retrieve, split
+from parallelsearch.rollout import Event, OnEvent, rollout
+from parallelsearch.rollouts import MAX_CONCURRENT, rollout_many
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Question, Trajectory
 
 T = TypeVar("T")
-OnEvent = Callable[[Event], None]
+
+
+class _Options(TypedDict, total=False):
+    """What a question may have otherwise than its agent, whatever is made of it: options of `rollout`."""
+
+    limits: Limits | None
+    sampling: Sampling | None
+    dialect: Dialect | str | None
+    streaming_dispatch: bool
+    session: str | None
+    context: str
+    fresh: bool
+
+
+class AskOptions(_Options, total=False):
+    """The same for a question that is answered."""
+
+    abstain: bool
+    answer_with: Policy | None
+    k: int | None
+
+
+class SplitOptions(_Options, total=False):
+    """The same for a question that is split."""
+
+    on_event: OnEvent | None
+
+
+class RetrieveOptions(SplitOptions, total=False):
+    """The same for a question whose passages are wanted (`retrieving.retrieve`)."""
+
+    rounds: int
+    depth: int | None
+    max_tokens: int | None
+
+
+class AskManyOptions(TypedDict, total=False):
+    """The same for many questions: sampling and session may be functions of a question's number (`rollout_many`)."""
+
+    limits: Limits | None
+    sampling: Sampling | Callable[[int], Sampling] | None
+    dialect: Dialect | str | None
+    streaming_dispatch: bool
+    session: Callable[[int], str] | None
+    context: str
+    fresh: bool
+    abstain: bool
+    answer_with: Policy | None
+    k: int | None
+    on_event: OnEvent | None
 
 
 class LoopThread:
@@ -52,6 +110,12 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work and wait for it. Ctrl-C cancels it."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise UsageError(
+                "this waits for the agent's own thread, from that thread (inside on_event?), and would wait for ever; "
+                "ask from another thread, or use ask_async"
+            )
         future = self.submit(work)
         try:
             return future.result()
@@ -70,78 +134,22 @@ class LoopThread:
             loop.close()
 
 
-class EventStream(AsyncIterator[Event]):
-    """The events of one rollout as they happen; afterwards `trajectory` is what came of it.
+class RolloutStream(EventStream[Trajectory]):
+    """The events of one rollout: `async for event in stream: ...`, then `stream.trajectory`."""
 
-    The rollout begins with the first event asked for. It is cancelled, searches included, when the stream is closed or
-    dropped or the task that reads it is cancelled; `trajectory` is then None. A slow reader does not hold it up: events
-    wait in memory, and the rollout's limits bound them.
-    """
-
-    def __init__(self, start: Callable[[OnEvent], Coroutine[Any, Any, Trajectory]]) -> None:
-        self.trajectory: Trajectory | None = None
-        self._start = start
-        self._waiting: asyncio.Queue[Event | None] = asyncio.Queue()
-        self._task: asyncio.Task[Trajectory] | None = None
-        self.is_over = False
-
-    async def __anext__(self) -> Event:
-        event = await self.next_event()
-        if event is None:
-            raise StopAsyncIteration
-        return event
-
-    async def next_event(self) -> Event | None:
-        """The next event, or None when there are no more. Raises what the rollout raised: a question used wrongly."""
-        if self.is_over:
-            return None
-        if self._task is None:
-            waiting = self._waiting  # not self: a stream that is dropped must be seen to be
-            self._task = asyncio.get_running_loop().create_task(self._start(waiting.put_nowait))
-            self._task.add_done_callback(lambda _: waiting.put_nowait(None))
+    @property
+    def trajectory(self) -> Trajectory | None:
+        """What came of it, once the stream is over; None where the rollout was cancelled or raised."""
         try:
-            event = await self._waiting.get()
-        except asyncio.CancelledError:
-            self.is_over = True
-            self._task.cancel()
-            raise
-        if event is None:
-            self.is_over = True
-            if not self._task.cancelled():
-                self.trajectory = self._task.result()
-        return event
-
-    async def aclose(self) -> None:
-        """Cancel the rollout if it still runs, and wait until it is gone."""
-        self.is_over = True
-        task = self._task
-        if task is None or task.done():
-            return
-        if (loop := task.get_loop()) is asyncio.get_running_loop():
-            task.cancel()
-            await asyncio.wait([task])
-        else:  # a blocking stream of an agent that is closed from another loop; it ends there
-            loop.call_soon_threadsafe(task.cancel)
-
-    async def __aenter__(self) -> EventStream:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    def __del__(self) -> None:
-        # The last reference may go in any thread, and after the loop.
-        task = self._task
-        if task is not None and not task.done() and not (loop := task.get_loop()).is_closed():
-            loop.call_soon_threadsafe(task.cancel)
+            return self.outcome() if self.is_over else None
+        except Exception:  # who read the stream was told
+            return None
 
 
 class BlockingEventStream(Iterator[Event]):
     """The same for a blocking caller: `for event in stream: ...`, then `stream.trajectory`."""
 
-    def __init__(self, events: EventStream, loop: LoopThread) -> None:
+    def __init__(self, events: RolloutStream, loop: LoopThread) -> None:
         self._events, self._loop = events, loop
 
     @property
@@ -173,41 +181,66 @@ class Agent:
 
     def __init__(
         self,
-        policy: Policy | str = "demo",
-        search: Search | str = "demo",
+        policy: Policy | str = DEFAULT_POLICY,
+        search: Search | Backend | str = "demo",
         *,
         limits: Limits | None = None,
         sampling: Sampling | None = None,
         k: int = 3,
-        **rollout_options: Any,
+        dialect: Dialect | str | None = None,
+        streaming_dispatch: bool = True,
+        abstain: bool = True,
+        answer_with: Policy | str | None = None,
+        **unknown: Never,
     ) -> None:
-        """`rollout_options` are those of `rollout`: mode, layout, streaming_dispatch."""
+        """`search` is an address, a backend of your own (`retrieval/own.py`: an object or a function) or a `Search`.
+        `dialect` is how the model talks (`parallel`, `sequential`, `search-r1`, ... or an object); left out, it is
+        what the policy was trained on. An answer that rests on nothing that was found is taken back: `answer` is None then,
+        and `abstained` says why and what it was (`grounding.py`); `abstain=False` gives every answer.
+        `answer_with` is another model, by its address or as an object, that reads what the policy found and answers."""
+        refuse_unknown(unknown, _AGENT_OPTIONS, "Agent")
         self.policy = open_policy(policy) if isinstance(policy, str) else policy
-        self.search = open_search(search, k=k) if isinstance(search, str) else search
+        self.search = search_of(search, k)
         self.limits, self.sampling = limits or Limits(), sampling or Sampling()
-        self._options = rollout_options
+        self.reader = open_policy(answer_with) if isinstance(answer_with, str) else answer_with
+        self._options: dict[str, Any] = {"dialect": dialect, "streaming_dispatch": streaming_dispatch}
+        self._options["answer_with"] = self.reader
+        self.abstain = abstain
         self._loop = LoopThread("parallelsearch-agent")
-        self._streams: weakref.WeakSet[EventStream] = weakref.WeakSet()
+        self._is_closed = False
+        self._streams: weakref.WeakSet[RolloutStream] = weakref.WeakSet()
 
-    async def ask_async(self, question: Question | str, on_event: OnEvent | None = None, **options: Any) -> Trajectory:
-        """Answer one question in the running event loop."""
-        settings: dict[str, Any] = {"sampling": self.sampling, **self._options, **options}
-        return await rollout(question, self.policy, self.search, self.limits, on_event=on_event, **settings)
+    def _settings(self, options: Mapping[str, object], of: str, kind: type) -> tuple[bool, dict[str, Any]]:
+        """Whether to abstain, and what `rollout` is given: the agent's own settings, and a question's in their place."""
+        refuse_unknown(options, kind.__annotations__, of)
+        settings = {"limits": self.limits, "sampling": self.sampling, **self._options, **options}
+        return bool(settings.pop("abstain", self.abstain)), settings
+
+    async def ask_async(
+        self, question: Question | str, on_event: OnEvent | None = None, **options: Unpack[AskOptions]
+    ) -> Trajectory:
+        """Answer one question in the running event loop. `options` are `abstain` and those of `rollout`, for this question
+        alone."""
+        abstain, settings = self._settings(options, "Agent.ask", AskOptions)
+        done = await rollout(question, self.policy, self.search, on_event=on_event, **settings)
+        if abstain and take_back(done).abstained is not None and on_event is not None:
+            on_event(Event("abstained", max(0, len(done.turns) - 1), done.elapsed_s or 0.0, sentence_of(done)))
+        return done
 
     async def ask_many_async(
-        self, questions: Iterable[Question | str], max_concurrent: int = 64, **options: Any
+        self,
+        questions: Iterable[Question | str],
+        max_concurrent: int = MAX_CONCURRENT,
+        **options: Unpack[AskManyOptions],
     ) -> list[Trajectory]:
-        """Answer many questions at once; the order is kept. Each gets a seed of its own."""
-        gate = asyncio.Semaphore(max_concurrent)
+        """Answer many questions at once; the order is kept. Each gets a seed of its own. One that breaks costs no other."""
+        abstain, settings = self._settings(options, "Agent.ask_many", AskManyOptions)
+        done = await rollout_many(questions, self.policy, self.search, max_concurrent=max_concurrent, **settings)
+        return [take_back(one) for one in done] if abstain else done
 
-        async def one(number: int, question: Question | str) -> Trajectory:
-            async with gate:
-                sampling = replace(self.sampling, seed=self.sampling.seed + number)
-                return await self.ask_async(question, **{"sampling": sampling, **options})
-
-        return list(await asyncio.gather(*(one(number, question) for number, question in enumerate(questions))))
-
-    def stream_async(self, question: Question | str, on_event: OnEvent | None = None, **options: Any) -> EventStream:
+    def stream_async(
+        self, question: Question | str, on_event: OnEvent | None = None, **options: Unpack[AskOptions]
+    ) -> RolloutStream:
         """Answer one question in the running event loop and give the events as they happen: `async for event in ...`.
         `on_event` is told of each as well, at once."""
 
@@ -219,23 +252,49 @@ class Agent:
 
             return self.ask_async(question, both, **options)
 
-        stream = EventStream(start)
+        stream = RolloutStream(start)
         self._streams.add(stream)
         return stream
 
-    def ask(self, question: Question | str, on_event: OnEvent | None = None, **options: Any) -> Trajectory:
+    def ask(
+        self, question: Question | str, on_event: OnEvent | None = None, **options: Unpack[AskOptions]
+    ) -> Trajectory:
         """Answer one question."""
         return self._loop.run(self.ask_async(question, on_event, **options))
 
-    def stream(self, question: Question | str, on_event: OnEvent | None = None, **options: Any) -> BlockingEventStream:
+    def stream(
+        self, question: Question | str, on_event: OnEvent | None = None, **options: Unpack[AskOptions]
+    ) -> BlockingEventStream:
         """Answer one question and give the events as they happen; the stream's `trajectory` is there at its end."""
         return BlockingEventStream(self.stream_async(question, on_event, **options), self._loop)
 
     def ask_many(
-        self, questions: Iterable[Question | str], max_concurrent: int = 64, **options: Any
+        self,
+        questions: Iterable[Question | str],
+        max_concurrent: int = MAX_CONCURRENT,
+        **options: Unpack[AskManyOptions],
     ) -> list[Trajectory]:
         """Answer many questions at once; the order is kept."""
         return self._loop.run(self.ask_many_async(questions, max_concurrent, **options))
+
+    async def split_async(self, question: str, **options: Unpack[SplitOptions]) -> Split:
+        """The sub-queries of a question, in the running event loop: only the policy's first turn is written."""
+        _, settings = self._settings(options, "Agent.split", SplitOptions)
+        return await split(question, self.policy, **settings)
+
+    async def retrieve_async(self, question: str, k: int = DEFAULT_K, **options: Unpack[RetrieveOptions]) -> Retrieval:
+        """The `k` best passages for all parts of a question, in the running event loop. `options` are those of
+        `retrieving.retrieve`: `rounds`, `max_tokens`, ..."""
+        _, settings = self._settings(options, "Agent.retrieve", RetrieveOptions)
+        return await retrieve(question, self.policy, self.search, k=k, **settings)
+
+    def split(self, question: str, **options: Unpack[SplitOptions]) -> Split:
+        """The sub-queries of a question; nothing is searched."""
+        return self._loop.run(self.split_async(question, **options))
+
+    def retrieve(self, question: str, k: int = DEFAULT_K, **options: Unpack[RetrieveOptions]) -> Retrieval:
+        """The `k` best passages for all parts of a question, for whatever model answers it."""
+        return self._loop.run(self.retrieve_async(question, k, **options))
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run something in the agent's own event loop, where its blocking calls run too."""
@@ -243,15 +302,18 @@ class Agent:
 
     def close(self) -> None:
         """Release connections, threads and memory. An agent used in a `with` block closes itself."""
-        if self._loop.is_running:
+        if self._loop.is_running or not self._is_closed:  # one that never asked holds a policy and a search, too
             self._loop.submit(self.aclose()).result(timeout=30)
             self._loop.stop()
 
     async def aclose(self) -> None:
+        self._is_closed = True
         for stream in list(self._streams):
             await stream.aclose()
         await self.search.aclose()
         await self.policy.aclose()
+        if self.reader is not None:
+            await self.reader.aclose()
 
     def __enter__(self) -> Agent:
         return self
@@ -260,3 +322,16 @@ class Agent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    async def __aenter__(self) -> Agent:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+        if self._loop.is_running:  # blocking calls were made too, from other threads
+            await asyncio.to_thread(self._loop.stop)
+
+
+_AGENT_OPTIONS = tuple(name for name in inspect.signature(Agent.__init__).parameters if name not in ("self", "unknown"))

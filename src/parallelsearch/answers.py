@@ -1,4 +1,4 @@
-"""Answers are compared here and nowhere else: normalise, exact match, F1, substring match.
+"""Answers are compared here and nowhere else: normalise, exact match, F1, substring match, string accuracy.
 
 The normaliser is the field's usual one (lower case, ASCII punctuation deleted, articles dropped, white space folded)
 after a Unicode step: compatibility forms, typographic quotes and dashes become their plain counterparts. On ASCII text
@@ -11,7 +11,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _DELETE = str.maketrans("", "", string.punctuation)
@@ -65,9 +65,64 @@ def _f1(found: str, golden: str) -> float:
     return 2 * num_same / (len(found_tokens) + len(golden_tokens))
 
 
+NOT_FOUND = "not found"
+"""What a policy answers that abstains: the form that the cold start teaches."""
+_NOT_FOUND = re.compile(
+    r"(?:sorry )?i (?:do not|dont) know|(?:sorry )?i (?:could not|couldnt|cannot|cant|did not|didnt) (?:find|answer|tell)\b.*"
+    r"|(?:it |answer )?(?:is |was )?not (?:found|known|stated|specified|given|mentioned|available|answerable)(?: in\b.*)?"
+    r"|(?:it |answer )?(?:is |was )?(?:unknown|unclear|unanswerable|undetermined)|no ?answer(?: found)?|none found"
+    r"|(?:not enough|insufficient) (?:information|evidence)\b.*|no (?:information|evidence|passage)\b.*"
+    r"|(?:answer |it )?(?:cannot|can not|cant|could not) be (?:determined|found|answered)\b.*"
+    r"|(?:passages?|results?|sources?|context) (?:do|does|did) not\b.*"
+)
+
+
+def says_not_found(answer: str) -> bool:
+    """The answer says that there is none: `not found`, `unknown`, `I don't know` and the like."""
+    return _NOT_FOUND.fullmatch(normalise(answer)) is not None
+
+
 def substring_match(answer: str | None, golden_answers: Iterable[str]) -> bool:
     """A golden answer occurs in the answer, on word boundaries, both normalised."""
     if answer is None:
         return False
     found = f" {normalise(answer)} "
     return any(bool(golden) and f" {golden} " in found for golden in map(normalise, golden_answers))
+
+
+def list_forms(items: Sequence[str]) -> list[str]:
+    """The ways to write a list as one answer, in its order: "A, B and C" first, then the other ways to join them. They are
+    golden answers, so that exact match stays what it is everywhere; who wants any order takes `string_accuracy`."""
+    if len(items) < 2:
+        return list(items)
+    plain = f"{', '.join(items[:-1])} and {items[-1]}"
+    return list(dict.fromkeys((plain, ", ".join(items), " and ".join(items))))
+
+
+Reference = str | int | float | bool | Sequence["Reference"] | Mapping[str, "Reference"]
+"""An answer in parts: a string or number, a list of answers, or answers by name."""
+
+
+def string_accuracy(answer: str | None, reference: Reference) -> float:
+    """The share of the reference's strings that occur in the answer, on word boundaries, all normalised. For a list these are
+    its items, for a dictionary its keys and its values; of several levels each counts by its own items.
+
+    FanOutQA's authors score so: the mean over questions is their loose accuracy, the share of questions with 1.0 their strict
+    one. They also reduce words to lemmas with a language model of spaCy, which is left out here, so that "five cities" does
+    not match "city". True and false are yes and no.
+    """
+    strings = _strings(reference)
+    if answer is None or not strings:
+        return 0.0
+    found = f" {normalise(answer)} "
+    return sum(f" {text} " in found for text in strings) / len(strings)
+
+
+def _strings(reference: Reference) -> list[str]:
+    if isinstance(reference, Mapping):
+        return [text for name, value in reference.items() for text in (*_strings(name), *_strings(value))]
+    if isinstance(reference, Sequence) and not isinstance(reference, str):
+        return [text for item in reference for text in _strings(item)]
+    if isinstance(reference, bool):
+        return ["yes" if reference else "no"]
+    return [text] if (text := normalise(str(reference))) else []

@@ -1,4 +1,4 @@
-"""Every exception of the package, and the helper that says which extra to install.
+"""Every exception of the package, and the helpers that say what to install and how.
 
 A message is the manual: it says what was wrong, what was found and what to type. `exit_status` is what the command line
 returns: 1 for work that failed, 2 for a command used wrongly. Errors of a single search are values (`SearchError`), not
@@ -47,6 +47,10 @@ class PolicyError(ParallelSearchError):
     """The policy could not generate: server down, time-out, context too long."""
 
 
+class NoToolsError(PolicyError):
+    """The server or the model behind it takes no tools. A dialect without them may still do."""
+
+
 class SearchError(ParallelSearchError):
     """One query could not be answered. Travels as a value in the query's place; the others still count."""
 
@@ -70,6 +74,21 @@ class TransientSearchError(SearchError, TransientError):
         TransientError.__init__(self, message, retry_after_s)
 
 
+PACKAGE = "."
+"""What pip is given: the clone, as long as no index has the package. A release says "parallelsearch" here, and a contract
+test then names each line of the docs that still says the other."""
+
+
+def install_command(*extras: str) -> str:
+    """What to type for the extras; the one place that spells it."""
+    spec = f"{PACKAGE}[{','.join(extras)}]" if extras else PACKAGE
+    return f"pip install -e '{spec}'" if PACKAGE == "." else f"pip install '{spec}'"
+
+
+def _type(extra: str) -> str:
+    return f"{'in the folder of the clone: ' if PACKAGE == '.' else ''}{install_command(extra)}"
+
+
 def require(module: str, extra: str) -> ModuleType:
     """Import an optional dependency, or say which extra brings it."""
     try:
@@ -78,11 +97,17 @@ def require(module: str, extra: str) -> ModuleType:
         root = module.partition(".")[0]
         if error.name is not None and error.name.partition(".")[0] != root:
             raise MissingExtraError(
-                f"'{root}' is installed but does not import ({error}). Repair it with: pip install 'parallelsearch[{extra}]'"
+                f"'{root}' is installed but does not import ({error}). To repair it type {_type(extra)}"
             ) from error
-        raise MissingExtraError(
-            f"this needs '{root}', which is not installed. Type: pip install 'parallelsearch[{extra}]'"
-        ) from error
+        raise MissingExtraError(f"this needs '{root}', which is not installed. Type {_type(extra)}") from error
+
+
+def refuse_unknown(options: Iterable[str], known: Iterable[str], of: str) -> None:
+    """Raise for the first option that is not known, with the nearest one that is."""
+    names = sorted(known)
+    for name in options:
+        if name not in names:
+            raise UsageError(f"{of} has no option '{name}'.{nearest(name, names)} It has: {', '.join(names)}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -1,75 +1,49 @@
-"""The row above all methods: what a policy scores when it is simply handed the gold passages.
+"""The evidence a question needs, as far as its data set says: which pages, and by what a passage of one is known.
 
-`GoldRetriever` answers a question's own text with the passages that are known to hold its answer, so the method `rag` over
-it is "gold passages given". It is a bound and a check of the reader, not a search engine: any other query finds nothing.
+Gold is counted by passage where the question says which passages hold it (`gold_passage_ids`: any passage of a title's list
+is enough), else by the titles of the passages. Rewards and measures both count by it; what was found, or shown, is theirs.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
 
-from parallelsearch import grammar
 from parallelsearch.answers import normalise
-from parallelsearch.errors import UsageError
-from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever
-from parallelsearch.retrieval.corpus import read_passages
-from parallelsearch.trajectory import Question
+from parallelsearch.retrieval.base import Hit
+from parallelsearch.trajectory import Question, Trajectory
+
+GoldBy = Literal["passage", "title"]
 
 
-class GoldRetriever(Retriever):
-    """Finds the gold passages of a question, by the question."""
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """The evidence that a question needs: one entry for each title, with what counts as having it."""
 
-    name = "gold"
-    max_concurrency = 64
+    wanted: tuple[frozenset[str], ...]
+    by: GoldBy
 
-    def __init__(self, passages: dict[str, list[Passage]]) -> None:
-        """`passages` maps a question's text to its gold passages."""
-        self._passages = {_key(question): found for question, found in passages.items()}
+    def places(self, hits: Iterable[Hit]) -> set[int]:
+        """Which of the entries these passages hold."""
+        found = {hit.id if self.by == "passage" else title_key(hit.title) for hit in hits}
+        return {place for place, one in enumerate(self.wanted) if not found.isdisjoint(one)}
 
-    @classmethod
-    def from_corpus(cls, questions: Sequence[Question], corpora: Iterable[str | os.PathLike[str]]) -> GoldRetriever:
-        """Look the gold passages up in corpus files: by `gold_passage_ids` where a question has them, else by title."""
-        wanted_ids: dict[str, list[str]] = {}
-        wanted_titles: dict[str, list[str]] = {}
-        for question in questions:
-            by_title = (question.metadata or {}).get("gold_passage_ids")
-            if isinstance(by_title, dict):
-                for key in (key for keys in by_title.values() for key in keys):
-                    wanted_ids.setdefault(key, []).append(question.question)
-            else:
-                for title in question.supporting_titles or ():
-                    wanted_titles.setdefault(normalise(title), []).append(question.question)
-        if not wanted_ids and not wanted_titles:
-            raise UsageError(
-                "none of these questions says what its gold passages are (gold_passage_ids, supporting_titles)"
-            )
-        found: dict[str, list[Passage]] = {}
-        for corpus in corpora:
-            for passage in read_passages(corpus):
-                for text in wanted_ids.get(passage.id, []) + wanted_titles.get(normalise(passage.title), []):
-                    found.setdefault(text, []).append(passage)
-        if not found:
-            raise UsageError("the corpus files hold none of the gold passages of these questions")
-        return cls(found)
-
-    async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
-        return [
-            [
-                Hit.of(passage, 1.0, rank)
-                for rank, passage in enumerate(self._passages.get(_key(query), [])[:k], start=1)
-            ]
-            for query in queries
-        ]
-
-    def describe(self) -> dict[str, Any]:
-        digest = hashlib.sha256()
-        for key in sorted(self._passages):
-            digest.update("\x1f".join([key, *(passage.id for passage in self._passages[key])]).encode() + b"\x1e")
-        return {"kind": self.name, "num_questions": len(self._passages), "sha256": digest.hexdigest()}
+    def recall(self, hits: Iterable[Hit]) -> float:
+        """The share of the entries that these passages hold."""
+        return len(self.places(hits)) / len(self.wanted)
 
 
-def _key(question: str) -> str:
-    return grammar.query_key(grammar.tidy_question(question).replace(grammar.SEPARATOR, " "))
+def gold_of(question: Question | Trajectory) -> Gold | None:
+    """The gold of a question; None where none is known."""
+    by_title = question.gold_passage_ids or {}
+    titles = list(dict.fromkeys(question.supporting_titles or by_title))
+    # Ids decide only if every title has them: half of the evidence by id and half by title would be a third measure.
+    if titles and all(by_title.get(title) for title in titles):
+        return Gold(tuple(frozenset(by_title[title]) for title in titles), "passage")
+    keys = dict.fromkeys(map(title_key, titles))
+    return Gold(tuple(frozenset({key}) for key in keys), "title") if keys else None
+
+
+def title_key(title: str) -> str:
+    return normalise(title) or " ".join(title.split()).casefold()  # "The The" is a title, too

@@ -6,22 +6,26 @@ spelt. Reading never raises: whatever a model writes becomes a `ParsedTurn` with
 Two rules decide what counts. Inside a closed thought nothing is an action. A search block that meets another tag before
 its own closing tag is given up, and reading goes on at that tag. `StreamParser` applies the same rules to a text that
 arrives in pieces and hands out each sub-query the moment its end is seen.
+
+What models write that were never trained on this is read too, so that no query is lost: several searches in a row are one
+search, numbered or bulleted lines are sub-queries, and tags in capitals are tags. The first and the last are problems.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from parallelsearch.errors import UsageError
+from parallelsearch.untrusted import Disarmer
 
 THINK, SEARCH, INFORMATION, ANSWER = "think", "search", "information", "answer"
 TAGS = (THINK, SEARCH, INFORMATION, ANSWER)
 SEPARATOR = "##"
-MAX_SUBQUERIES = 5
+MAX_SUBQUERIES = 10
 
 PromptMode = Literal["parallel", "sequential"]
 
@@ -41,7 +45,12 @@ def wrap(tag: str, content: str) -> str:
 STOP_STRINGS = (closing(SEARCH), closing(ANSWER))
 """Where a turn ends. An engine stops with the token that completes one of these."""
 
-_TAG = re.compile(r"<(/?)(think|search|information|answer)>")
+_TAG = re.compile(rf"<(/?)({'|'.join(TAGS)})>")
+_LONGEST_TAG = max(len(closing(tag)) for tag in TAGS)
+_TAG_IN_ANY_CASE = re.compile(_TAG.pattern, re.IGNORECASE)
+# Single characters, because a stream may be cut between any two.
+_BETWEEN_SEARCHES = re.compile(r"[\s\d#,;:.&)*\u2022\u2013-]*+")
+_ITEM = re.compile(r"\s*(?:\(?\d{1,2}[.):]|[-*+\u2022\u2013])\s+(?=\S)")
 
 # ---- the prompt ------------------------------------------------------------------------------------------------------
 
@@ -110,6 +119,9 @@ _MESSAGES: dict[str, str] = {
     "forged_information": f"{opening(INFORMATION)} is written by the search engine, never by you",
     "text_outside": "there is text outside the tags",
     "text_after": f"there is text after {closing(SEARCH)} or {closing(ANSWER)}",
+    "several_searches": f"sub-queries go into one {opening(SEARCH)}, separated by {SEPARATOR}",
+    "capital_tags": "tags are written in small letters",
+    "untagged_answer": f"the answer stands outside {opening(ANSWER)}",
 }
 
 
@@ -154,10 +166,31 @@ def query_key(query: str) -> str:
 
 def split_queries(content: str, max_subqueries: int = MAX_SUBQUERIES) -> SubQueries:
     """The sub-queries of a search: stripped, empty ones dropped, duplicates asked once, the surplus reported."""
+    parts = content.split(SEPARATOR)
+    return collect_queries(_lines_of_list(content) if len(parts) == 1 else parts, max_subqueries)
+
+
+def _lines_of_list(content: str) -> list[str]:
+    """The lines of a numbered or bulleted list without their marks; any other text whole, however many lines it has."""
+    lines = [line for line in content.splitlines() if line.strip()]
+    marks = [_ITEM.match(line) for line in lines]
+    if len(lines) < 2:
+        return [content]
+    items = [line[mark.end() :] for line, mark in zip(lines, marks, strict=True) if mark is not None]
+    return items if len(items) == len(lines) else [content]
+
+
+def collect_queries(parts: Iterable[str], max_subqueries: int = MAX_SUBQUERIES) -> SubQueries:
+    """The same for queries that come apart, as a tool call's do."""
     collector = _Collector(max_subqueries)
-    for part in content.split(SEPARATOR):
+    for part in parts:
         collector.add(part)
     return collector.result()
+
+
+TurnPart = Literal["thought", "search", "answer", "other"]
+"""What a stretch of a turn is: reasoning, sub-queries, the answer, or text that is none of these."""
+_PARTS: dict[str, TurnPart] = {THINK: "thought", SEARCH: "search", ANSWER: "answer"}
 
 
 class _Collector:
@@ -184,6 +217,12 @@ class _Collector:
             self.dropped.append(query)
         return None
 
+    def copy(self) -> _Collector:
+        twin = _Collector(self.max_subqueries)
+        twin.asked, twin.dropped, twin.seen = list(self.asked), list(self.dropped), set(self.seen)
+        twin.num_duplicates, twin.num_empty = self.num_duplicates, self.num_empty
+        return twin
+
     def result(self) -> SubQueries:
         return SubQueries(tuple(self.asked), tuple(self.dropped), self.num_duplicates, self.num_empty)
 
@@ -198,21 +237,32 @@ def parse_turn(text: str, max_subqueries: int = MAX_SUBQUERIES) -> ParsedTurn:
 class StreamParser:
     """Reads a turn piece by piece. `on_query` is called with each sub-query as soon as its end is certain.
 
-    A sub-query handed out early is a guess in one case only: if the search block is never closed, the turn is invalid
-    and the caller withdraws what it started. How the text is cut into pieces never changes what is handed out, nor the
-    result of `finish`.
+    A sub-query handed out early is a guess in two cases: if the search block is never closed, or if the turn proves to have
+    tags in capitals. The turn is invalid then, and the caller withdraws what is not asked after all. How the text is cut into
+    pieces never changes what is handed out, nor the result of `finish`.
+
+    `on_part` is told the text itself, each stretch with the part it belongs to and without the tags around it, as soon as
+    that is certain.
     """
 
-    def __init__(self, on_query: Callable[[str], None] | None = None, max_subqueries: int = MAX_SUBQUERIES) -> None:
-        self._on_query = on_query
+    def __init__(
+        self,
+        on_query: Callable[[str], None] | None = None,
+        max_subqueries: int = MAX_SUBQUERIES,
+        on_part: Callable[[TurnPart, str], None] | None = None,
+    ) -> None:
+        self._on_query, self._on_part = on_query, on_part
+        self._told = 0  # everything before this offset went to `on_part`, or is a tag
         self._max_subqueries = max_subqueries
         self._text = ""
         self._at = 0  # everything before this offset has been read
-        self._state: Literal["outside", "think", "search", "answer", "done"] = "outside"
+        self._seen = 0  # no tag begins, and no separator, between `_at` and this offset
+        self._state: Literal["outside", "think", "search", "answer", "after", "done"] = "outside"
         self._open_at = 0  # where the content of the open block starts
         self._codes: list[str] = []
         self._thoughts: list[str] = []
         self._collector = _Collector(max_subqueries)
+        self._before: tuple[_Collector, int] | None = None  # what the closed searches ask, and where the last one ends
         self._content: str | None = None
         self._answer: str | None = None
         self._action: Literal["search", "answer"] | None = None
@@ -220,15 +270,36 @@ class StreamParser:
     def feed(self, piece: str) -> None:
         self._text += piece
         self._read(final=False)
+        if self._on_part is not None:
+            self._tell(len(self._text) if self._state == "done" else _safe_end(self._text, self._told))
+
+    def flush(self) -> None:
+        """The turn is over, and nobody asks what it says: what was held back was no tag."""
+        self._tell(len(self._text))
+
+    def feed_call(self, number: int, name: str, piece: str) -> None:
+        """Tags are in the text; a call is none of this grammar's actions."""
 
     def finish(self) -> ParsedTurn:
         """The turn is over: read what is left and give the verdict."""
+        parsed = self._finish()
+        text = _TAG_IN_ANY_CASE.sub(lambda tag: tag[0].lower(), self._text)
+        if parsed.is_valid or text == self._text:
+            return parsed
+        again = StreamParser(self._on_query, self._max_subqueries)
+        again.feed(text)
+        lenient = again._finish()
+        if lenient.action is None:
+            return parsed
+        return replace(lenient, problems=(*lenient.problems, _problem("capital_tags")))
+
+    def _finish(self) -> ParsedTurn:
         self._read(final=True)
         if self._state == "think":
             return self._finish_unclosed_thought()
         if self._state in ("search", "answer"):
-            self._flag(f"unclosed_{self._state}")
-        if self._state == "done":
+            self._give_up(len(self._text))
+        if self._state in ("after", "done"):
             if self._text[self._at :].strip():
                 self._flag("text_after")
         elif self._action is None:
@@ -241,7 +312,7 @@ class StreamParser:
         self._flag("unclosed_thought")
         rest = StreamParser(self._on_query, self._max_subqueries)
         rest.feed(self._text[self._open_at :].replace(opening(THINK), " "))
-        inner = rest.finish()
+        inner = rest._finish()
         self._thoughts.append(_before_action(rest._text))
         self._action, self._answer, self._content = inner.action, inner.answer, rest._content
         self._collector = rest._collector
@@ -276,7 +347,13 @@ class StreamParser:
 
     def _read(self, final: bool) -> None:
         while self._state != "done":
-            if not (self._read_think() if self._state == "think" else self._read_tag(final)):
+            if self._state == "think":
+                has_moved = self._read_think()
+            elif self._state == "after":
+                has_moved = self._read_after(final)
+            else:
+                has_moved = self._read_tag(final)
+            if not has_moved:
                 return
 
     def _read_think(self) -> bool:
@@ -289,12 +366,13 @@ class StreamParser:
         if _TAG.search(thought):
             self._flag("stray_tag")
         self._at = end + len(closing(THINK))
+        self._tell(end, self._at)
         self._state = "outside"
         return True
 
     def _read_tag(self, final: bool) -> bool:
         """Read up to the next tag. True if one was found."""
-        tag = _TAG.search(self._text, self._at)
+        tag = _TAG.search(self._text, max(self._at, self._seen))
         if tag is None:
             if self._state == "search":
                 self._hand_out(len(self._text))
@@ -302,6 +380,7 @@ class StreamParser:
                 safe = len(self._text) if final else _safe_end(self._text, self._at)
                 self._outside(self._text[self._at : safe])
                 self._at = safe
+            self._seen = max(0, len(self._text) - _LONGEST_TAG + 1)
             return False
         is_closing, name = tag[1] == "/", tag[2]
         if self._state == "search":
@@ -311,12 +390,38 @@ class StreamParser:
         if self._state in ("search", "answer") and is_closing and name == self._state:
             self._close(tag)
         elif self._state in ("search", "answer"):
-            self._flag(f"unclosed_{self._state}")  # another tag inside: given up, and read on at that tag
-            self._collector = _Collector(self._max_subqueries)
-            self._state, self._at = "outside", tag.start()
+            self._give_up(tag.start())  # another tag inside
         else:
             self._open(tag, is_closing, name)
         return True
+
+    def _give_up(self, end: int) -> None:
+        """The open block will not be closed: read on where the tag stands that ended it. After a search that was closed
+        nothing more is read."""
+        self._flag(f"unclosed_{self._state}")
+        self._tell(end)
+        self._state, self._at = "outside", end
+        self._collector = _Collector(self._max_subqueries)
+        if self._before is not None:
+            self._collector, self._at = self._before
+            self._state = "done"
+
+    def _read_after(self, final: bool) -> bool:
+        """A search was closed. Another one right behind it belongs to it; anything else is text after the action."""
+        between = _BETWEEN_SEARCHES.match(self._text, self._at)
+        assert between is not None  # it matches the empty text too
+        at = between.end()
+        rest = self._text[at : at + len(opening(SEARCH))]
+        if rest == opening(SEARCH):
+            self._flag("several_searches")
+            self._before = self._collector.copy(), self._at
+            self._tell(at, at + len(rest))
+            self._state, self._at = "search", at + len(rest)
+            self._open_at = self._at
+            return True
+        if final or not opening(SEARCH).startswith(rest):
+            self._state = "done"
+        return False
 
     def _open(self, tag: re.Match[str], is_closing: bool, name: str) -> None:
         self._at = tag.end()
@@ -329,17 +434,20 @@ class StreamParser:
         if name != THINK and not self._thoughts:
             self._flag("no_thought")
         self._open_at = tag.end()
+        self._tell(tag.start(), tag.end())
         self._state = name  # type: ignore[assignment]  # THINK, SEARCH or ANSWER by the pattern
 
     def _close(self, tag: re.Match[str]) -> None:
         content = self._text[self._open_at : tag.start()]
+        self._at, last = tag.end(), self._text[self._at : tag.start()]
+        self._tell(tag.start(), tag.end())
         if self._state == "search":
-            self._emit(self._text[self._at : tag.start()])
-            self._content, self._action = content, "search"
+            for part in [last] if SEPARATOR in content else _lines_of_list(content):
+                self._emit(part)
+            self._content = content if self._content is None else self._content
+            self._action, self._state = "search", "after"
         else:
-            self._answer, self._action = content.strip(), "answer"
-        self._at = tag.end()
-        self._state = "done"
+            self._answer, self._action, self._state = content.strip(), "answer", "done"
 
     def _outside(self, text: str) -> None:
         if text.strip():
@@ -347,9 +455,15 @@ class StreamParser:
 
     def _hand_out(self, end: int) -> None:
         """Emit every sub-query that a separator has completed before `end`."""
-        while (cut := self._text.find(SEPARATOR, self._at, end)) >= 0:
+        while (cut := self._text.find(SEPARATOR, max(self._at, self._seen), end)) >= 0:
             self._emit(self._text[self._at : cut])
             self._at = cut + len(SEPARATOR)
+
+    def _tell(self, end: int, go_on_at: int | None = None) -> None:
+        """The text up to `end` belongs to the part that is open now."""
+        if self._on_part is not None and self._told < end:
+            self._on_part(_PARTS.get(self._state, "other"), self._text[self._told : end])
+        self._told = max(self._told, end if go_on_at is None else go_on_at)
 
     def _emit(self, part: str) -> None:
         query = self._collector.add(part)
@@ -357,13 +471,34 @@ class StreamParser:
             self._on_query(query)
 
 
+class TurnParts:
+    """Says of each piece of a turn being written to which part it belongs; the tags themselves are left out."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[TurnPart, str]] = []
+        self._parser = StreamParser(on_part=lambda part, text: self._found.append((part, text)))
+
+    def feed(self, piece: str) -> list[tuple[TurnPart, str]]:
+        """All that is certain by now, in order."""
+        self._parser.feed(piece)
+        return self._taken()
+
+    def flush(self) -> list[tuple[TurnPart, str]]:
+        """What was held back because it might have begun a tag: the turn is over."""
+        self._parser.flush()
+        return self._taken()
+
+    def _taken(self) -> list[tuple[TurnPart, str]]:
+        found, self._found = self._found, []
+        return found
+
+
 def _safe_end(text: str, start: int) -> int:
-    """Up to where `text` cannot be the beginning of a tag."""
-    longest = max(len(closing(tag)) for tag in TAGS)
-    for offset in range(max(start, len(text) - longest + 1), len(text)):
-        rest = text[offset:]
-        if rest[0] == "<" and any(opening(tag).startswith(rest) or closing(tag).startswith(rest) for tag in TAGS):
-            return offset
+    """Up to where `text` cannot be the beginning of a tag: only its last angle bracket may begin one."""
+    at = text.rfind("<", max(start, len(text) - _LONGEST_TAG + 1))
+    rest = text[at:] if at >= 0 else ""
+    if rest and any(opening(tag).startswith(rest) or closing(tag).startswith(rest) for tag in TAGS):
+        return at
     return len(text)
 
 
@@ -382,10 +517,21 @@ def unclosed_action(text: str) -> str | None:
 
 
 def partial_answer(text: str) -> str | None:
-    """What an answer that was cut off says so far (a deadline keeps it)."""
-    start = text.rfind(opening(ANSWER))
-    content = text[start + len(opening(ANSWER)) :].strip() if start >= 0 else ""
-    return re.sub(r"<[^>]*$", "", content).strip() or None
+    """What an answer that was cut off says so far (a deadline keeps it). Inside an open thought there is none."""
+    parser = StreamParser()
+    parser.feed(text)
+    content = text[parser._open_at :] if parser._state == "answer" else ""
+    if not content and parser._state != "think":
+        return parser.finish().answer
+    # The closing tag may have begun.
+    return content[: _safe_end(content, 0)].strip() or None
+
+
+def outside_tags(text: str) -> str:
+    """What a turn says that is neither thought nor search nor answer."""
+    reader = TurnParts()
+    parts = reader.feed(text) + reader.flush()
+    return _TAG_IN_ANY_CASE.sub(" ", " ".join(said for part, said in parts if part == "other")).strip()
 
 
 # ---- writing a turn --------------------------------------------------------------------------------------------------
@@ -410,28 +556,16 @@ def render_turn(thought: str, queries: Sequence[str] = (), answer: str | None = 
 
 # ---- untrusted text --------------------------------------------------------------------------------------------------
 
-_ANGLES = str.maketrans("<>", "\u2039\u203a")
-_HOSTILE = re.compile(
-    r"<\s*/?\s*(?:think|search|information|answer|tool_call|tool_response|bos|eos|pad|unk|s|start_of_turn|end_of_turn)\s*/?\s*>"
-    r"|<[|\uff5c][^<>]{0,64}[|\uff5c]>|<<\s*/?\s*SYS\s*>>|\[\s*/?\s*(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS)\s*\]",
-    re.IGNORECASE,
-)
-_BRACKETS = str.maketrans("[]", "()")
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060\ufeff\ufff9-\ufffb]")
 
-
-def defuse(text: str) -> str:
+def defuse(text: str, special: frozenset[str] = frozenset()) -> str:
     """Text from outside, with the grammar's tags, chat-template control tokens and invisible characters made harmless.
 
-    The characters stay readable: angle brackets of a hostile tag become single guillemets. Look-alikes (full-width
-    letters, zero-width characters inside a tag) are caught too.
+    `special` are the special tokens of the tokenizer in use. Look-alikes (full-width letters, soft hyphens inside a tag) are
+    caught too; the characters stay readable.
     """
-    text = _CONTROL.sub("", text)
-    if "<" not in text and "[" not in text and "\uff1c" not in text and "\ufe64" not in text:
-        return text
-    if "\uff1c" in text or "\ufe64" in text:
-        folded = unicodedata.normalize("NFKC", text)
-        text = folded if _HOSTILE.search(folded) else text
-    while (cleaned := _HOSTILE.sub(lambda m: m[0].translate(_ANGLES).translate(_BRACKETS), text)) != text:
-        text = cleaned
-    return text
+    return _disarmer(special)(text)
+
+
+@lru_cache(maxsize=32)
+def _disarmer(special: frozenset[str]) -> Disarmer:
+    return Disarmer(TAGS, special)

@@ -1,27 +1,30 @@
-"""Hits become the text that goes back to the model.
+"""Hits become the text that goes back to the model, and the record of what was shown under which number.
 
 Each sub-query has its heading, passages are numbered across the whole trajectory, and a passage found again is referred
 to, not repeated. The token budget is shared fairly: no sub-query's results push another's out, and what one does not
-need the others get. The closing tag is never lost. Everything that comes from outside is made harmless first.
+need the others get. In a wide round a sub-query shows only its first hits, and the first of all comes first: it is whole
+before the next gets a word. The closing tag is never lost. Everything that comes from outside is made harmless first.
 `layout="paper"` is the reference implementation's form: no headings, numbering from 1 for each sub-query, repeats kept.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from parallelsearch import grammar
 from parallelsearch.retrieval.base import Hit
+from parallelsearch.trajectory import Shown
 
 Layout = Literal["headed", "paper"]
-LAYOUTS: tuple[Layout, ...] = ("headed", "paper")
 
 _CUT = " ..."
 _ABOVE = " (shown above)"
-_SHOWN = re.compile(rf"^(?:\[\d+\] |(?:{grammar.opening(grammar.INFORMATION)})?Doc \d+\(Title: )")
 _MAX_HEADING_CHARS = 200
+_MAX_TITLE_CHARS = 1_000
+_MAX_CHARS_PER_TOKEN = 16
+"""No more of a passage is looked at than so many characters for each token of the budget: the rest could not be shown."""
 
 
 class QueryResult(Protocol):
@@ -35,27 +38,53 @@ class QueryResult(Protocol):
     def error(self) -> object: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The results of one round as text, and which passages of which sub-query it shows."""
+
+    text: str
+    shown: list[Shown] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One passage to be written: the body may be cut, the head may not. One that is only referred to is not shown."""
+
+    head: str
+    body: str
+    shown: Shown | None
+
+
 class ObservationWriter:
-    """Writes the observations of one trajectory; remembers which passages were shown under which number."""
+    """Writes the observations of one trajectory; remembers under which numbers passages were shown."""
+
+    special_tokens: frozenset[str] = frozenset()
+    """Those of the tokenizer in use: made harmless in what is shown, beside the known ones."""
 
     def __init__(self, count_tokens: Callable[[str], int], layout: Layout = "headed") -> None:
         self.layout = layout
         self._count = count_tokens
+        self._max_chars = 0
         self._numbers: dict[str, int] = {}
-        self.passages: list[Hit] = []
-        """The passages shown so far; number n is `passages[n - 1]`."""
 
-    def write(self, results: Sequence[QueryResult], max_tokens: int) -> str:
-        """The block for one round, tags included, in at most about `max_tokens` tokens."""
-        frame = self._frame("")
-        room = max(0, max_tokens - self._count(frame))
-        if self.layout == "paper":
-            return self._frame("".join(self._share([self._paper_items(result) for result in results], room)).strip())
-        headings = [self._heading(result) for result in results]
-        items = [self._items(result) for result in results]
-        room = max(0, room - sum(self._count(heading) for heading in headings))
-        bodies = self._share(items, room)
-        return self._frame("\n".join(heading + body for heading, body in zip(headings, bodies, strict=True)))
+    def write(self, results: Sequence[QueryResult], max_tokens: int, num_shown: int | None = None) -> Observation:
+        """The block for one round, tags included, in at most about `max_tokens` tokens. `num_shown` is for a wide round: so
+        many hits of each sub-query are shown, the first before the next; one that was shown before takes no place. Left
+        out, all are shown, and share fairly."""
+        room = max(0, max_tokens - self._count(self._frame("")))
+        self._max_chars = max(_MAX_TITLE_CHARS, max_tokens * _MAX_CHARS_PER_TOKEN)
+        is_paper = self.layout == "paper"
+        headings = ["" if is_paper else self._heading(result) for result in results]
+        groups = [
+            self._paper_items(number, result) if is_paper else self._items(number, result, num_shown)
+            for number, result in enumerate(results)
+        ]
+        room = max(0, room - sum(self._count(heading) for heading in headings if heading))
+        bodies, shown = self._share(groups, room, fair_shares if num_shown is None else shares_in_order)
+        if is_paper:
+            return Observation(self._frame("".join(bodies).strip()), shown)
+        blocks = (heading + body for heading, body in zip(headings, bodies, strict=True))
+        return Observation(self._frame("\n".join(blocks)), shown)
 
     def _frame(self, content: str) -> str:
         if self.layout == "paper":
@@ -65,66 +94,83 @@ class ObservationWriter:
     # ---- the headed layout -------------------------------------------------------------------------------------------
 
     def _heading(self, result: QueryResult) -> str:
-        query = _one_line(result.text)
+        query = self._line(result.text, _MAX_TITLE_CHARS)
         heading = f"Results for: {query if len(query) <= _MAX_HEADING_CHARS else query[:_MAX_HEADING_CHARS] + _CUT}\n"
         if result.error is not None:
             return heading + "The search failed; nothing was found.\n"
         return heading if result.hits else heading + "Nothing was found.\n"
 
-    def _items(self, result: QueryResult) -> list[tuple[str, str]]:
-        """`(head, body)` of each passage; the body may be cut, the head may not."""
-        items: list[tuple[str, str]] = []
+    def _items(self, query: int, result: QueryResult, num_shown: int | None) -> list[_Item]:
+        items: list[_Item] = []
+        num_left = len(result.hits) if num_shown is None else num_shown
         for hit in result.hits:
+            if num_left == 0:
+                break
             number = self._numbers.get(hit.id)
-            title = _one_line(hit.title)
+            title = self._line(hit.title, _MAX_TITLE_CHARS)
             if number is not None:
-                items.append((f"[{number}] {title}{_ABOVE}\n", ""))
+                items.append(_Item(f"[{number}] {title}{_ABOVE}\n", "", None))
                 continue
-            self.passages.append(hit)
-            self._numbers[hit.id] = number = len(self.passages)
-            items.append((f"[{number}] {title}: " if title else f"[{number}] ", _one_line(hit.text)))
+            num_left -= 1
+            self._numbers[hit.id] = number = len(self._numbers) + 1
+            body, shown = self._body(hit, number, query)
+            head = f"[{number}] {title}: " if title else f"[{number}] "
+            items.append(_Item(head, body, shown))
         return items
 
-    def _paper_items(self, result: QueryResult) -> list[tuple[str, str]]:
-        items: list[tuple[str, str]] = []
-        for rank, hit in enumerate(result.hits, start=1):
-            if hit.id not in self._numbers:
-                self.passages.append(hit)
-                self._numbers[hit.id] = len(self.passages)
-            items.append((f'Doc {rank}(Title: "{_one_line(hit.title)}") ', _one_line(hit.text)))
-        return items
+    def _paper_items(self, query: int, result: QueryResult) -> list[_Item]:
+        return [
+            _Item(f'Doc {rank}(Title: "{self._line(hit.title, _MAX_TITLE_CHARS)}") ', *self._body(hit, rank, query))
+            for rank, hit in enumerate(result.hits, start=1)
+        ]
+
+    # ---- text from outside -------------------------------------------------------------------------------------------
+
+    def _line(self, text: str, max_chars: int) -> str:
+        """Cut first, then cleaned: what nobody will see costs nothing."""
+        return one_line(text[:max_chars], self.special_tokens)
+
+    def _body(self, hit: Hit, number: int, query: int) -> tuple[str, Shown]:
+        """The passage as far as it can be shown at all."""
+        body = self._line(hit.text, self._max_chars)
+        is_cut = len(hit.text) > self._max_chars
+        return body + _CUT if is_cut else body, Shown(number, hit.id, query, len(body), is_cut)
 
     # ---- sharing the budget ------------------------------------------------------------------------------------------
 
-    def _share(self, groups: list[list[tuple[str, str]]], room: int) -> list[str]:
-        """The text of each group, cut so that together they fit: fair between groups, then fair between passages."""
-        needs = [[self._count(head + body) + 1 for head, body in group] for group in groups]
+    def _share(
+        self, groups: list[list[_Item]], room: int, share_out: Callable[[Sequence[int], int], list[int]]
+    ) -> tuple[list[str], list[Shown]]:
+        """The text of each group, cut so that together they fit: fair between groups, then `share_out` between passages."""
+        needs = [[self._count(item.head + item.body) + 1 for item in group] for group in groups]
         budgets = fair_shares([sum(need) for need in needs], room)
-        return [
-            "".join(
-                self._fit(head, body, share, need)
-                for (head, body), share, need in zip(group, fair_shares(need_of, budget), need_of, strict=True)
-            )
-            for group, need_of, budget in zip(groups, needs, budgets, strict=True)
-        ]
+        texts: list[str] = []
+        shown: list[Shown] = []
+        for group, need_of, budget in zip(groups, needs, budgets, strict=True):
+            fitted = [
+                self._fit(item, share, need)
+                for item, share, need in zip(group, share_out(need_of, budget), need_of, strict=True)
+            ]
+            texts.append("".join(text for text, _ in fitted))
+            shown += [one for _, one in fitted if one is not None]
+        return texts, shown
 
-    def _fit(self, head: str, body: str, share: int, need: int) -> str:
+    def _fit(self, item: _Item, share: int, need: int) -> tuple[str, Shown | None]:
+        """The item in at most `share` tokens, and what of it is shown."""
+        head, body, shown = item.head, item.body, item.shown
         if not body:
-            return head
+            return head, shown
         if need <= share:
-            return f"{head}{body}\n"
+            return f"{head}{body}\n", shown
         room = share - self._count(head + _CUT) - 1
         words = body.split(" ")
         keep = max(0, min(len(words), len(words) * room // max(1, need)))
         while keep > 0 and self._count(" ".join(words[:keep])) > room:
             keep = keep * 9 // 10
-        return f"{head}{' '.join(words[:keep])}{_CUT}\n" if keep else f"{head.rstrip()}{_CUT}\n"
-
-
-def count_cut(text: str) -> tuple[int, int]:
-    """How many passages an observation shows, whichever layout wrote it, and how many of them it cuts."""
-    lines = [line for line in text.split("\n") if _SHOWN.search(line) and not line.endswith(_ABOVE)]
-    return len(lines), sum(line.removesuffix(grammar.closing(grammar.INFORMATION)).endswith(_CUT) for line in lines)
+        kept = " ".join(words[:keep])
+        if shown is not None:
+            shown.num_chars, shown.is_cut = len(kept), True
+        return (f"{head}{kept}{_CUT}\n" if keep else f"{head.rstrip()}{_CUT}\n"), shown
 
 
 def fair_shares(needs: Sequence[int], room: int) -> list[int]:
@@ -136,5 +182,15 @@ def fair_shares(needs: Sequence[int], room: int) -> list[int]:
     return shares
 
 
-def _one_line(text: str) -> str:
-    return grammar.defuse(" ".join(text.split()))
+def shares_in_order(needs: Sequence[int], room: int) -> list[int]:
+    """Divide `room` so that each gets what it needs before the next gets anything."""
+    shares: list[int] = []
+    for need in needs:
+        shares.append(min(need, max(0, room)))
+        room -= shares[-1]
+    return shares
+
+
+def one_line(text: str, special: frozenset[str] = frozenset()) -> str:
+    """A text from outside as it stands in an observation: on one line, and harmless."""
+    return grammar.defuse(" ".join(text.split()), special)

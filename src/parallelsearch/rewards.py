@@ -1,8 +1,8 @@
 """Rewards: pure functions of a trajectory, each component apart.
 
 A preset is one way to add up outcome, decomposition, search count and format. `paper` is equations 4 to 6 of arXiv
-2508.09303, `reference` the values of the released code, `gated` and `label-free` are ours: in both no wrong answer ever
-outscores a right one of the same question. `docs/rewards.md` has the tables and the reasons.
+2508.09303, `reference` the values of the released code, `gated`, `coverage` and `label-free` are ours: in each no wrong
+answer ever outscores a right one of the same question. `docs/rewards.md` has the tables and the reasons.
 
 What counts: n is the number of rounds that were executed, a question is decomposed if its first executed round asked at
 least two distinct sub-queries, and a failure of the search engine never costs the policy.
@@ -11,17 +11,18 @@ least two distinct sub-queries, and a failure of the search engine never costs t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from parallelsearch import grammar
 from parallelsearch.answers import exact_match
+from parallelsearch.coverage import covered, numbered_rounds
 from parallelsearch.errors import UsageError, nearest
-from parallelsearch.grammar import ParsedTurn
-from parallelsearch.trajectory import Trajectory
+from parallelsearch.gold import Gold, gold_of
+from parallelsearch.limits import Limits
+from parallelsearch.trajectory import KINDS, NEEDS, Kind, Trajectory
 
-MAX_TURNS = 4
-"""Assumed for a record that does not say what its limit was."""
+_LIMITS = Limits()
+"""Assumed for a record that does not say what its limits were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,15 @@ class Reward:
 
     @property
     def total(self) -> float:
-        return self.outcome + self.decomposition + self.search_count + self.format
+        return float(sum(getattr(self, name) for name in COMPONENTS))
 
     def to_dict(self) -> dict[str, float]:
-        return {**{name: round(value, 10) for name, value in asdict(self).items()}, "total": round(self.total, 10)}
+        return {name: round(getattr(self, name), 10) for name in PARTS}
+
+
+COMPONENTS: tuple[str, ...] = tuple(field.name for field in fields(Reward))
+PARTS: tuple[str, ...] = (*COMPONENTS, "total")
+"""What a record, a log and a table have of a reward, in this order: a new component is a field of `Reward`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +66,15 @@ class Weights:
 class Facts:
     """What the presets look at, read off a trajectory once."""
 
-    kind: str | None
+    kind: Kind | None
     is_right: bool
     is_right_reference: bool
-    rounds: tuple[ParsedTurn, ...]
-    """The executed searches as the model wrote them."""
+    is_decomposed: bool
+    """The first round that was run asked at least two distinct sub-queries."""
+    has_separator: bool
+    """The first search that was run has the separator in it, whatever stands around it: the released code's test."""
+    rounds_split: tuple[bool, ...]
+    """Of each round that was run: did it ask several at once?"""
     num_rounds: int
     num_rounds_answered: int
     """Rounds in which the search engine answered at least one sub-query."""
@@ -72,10 +82,19 @@ class Facts:
     """Sub-queries that were answered and brought no passage that was not there before."""
     is_well_formed: bool
     max_turns: int
+    part_rounds: int | None = None
+    """How many rounds the question's parts need, where they are labelled."""
+    coverage: float | None = None
+    """The share of what the question asks for that had a sub-query of its own, counted by its parts, or else by its gold
+    pages; sub-queries without such a share in it lower it. None where neither is known."""
+    new_gold: tuple[float, ...] | None = None
+    """Of each round, the share of the gold pages that it was the first to find; None where none are known."""
 
     @property
-    def is_decomposed(self) -> bool:
-        return bool(self.rounds) and len(self.rounds[0].queries) >= 2
+    def num_rounds_needed(self) -> int:
+        """Only for presets that need the kind: `reward` refuses a trajectory without one before they are asked."""
+        assert self.kind is not None
+        return NEEDS[self.kind].num_rounds
 
     def best(self, term: Callable[[int], float]) -> float:
         """`term` of the number of rounds, where rounds lost to a failing search engine count only if that helps."""
@@ -83,50 +102,97 @@ class Facts:
 
 
 def facts(trajectory: Trajectory) -> Facts:
-    turns: list[tuple[ParsedTurn, bool]] = []
-    segments = trajectory.segments
-    for number, segment in enumerate(segments):
-        if segment.author == "model":
-            is_executed = number + 1 < len(segments) and segments[number + 1].author == "search"
-            turns.append((grammar.parse_turn(segment.text), is_executed))
-    rounds = tuple(turn for turn, is_executed in turns if is_executed and turn.action == "search")
-    recorded = trajectory.rounds
-    num_failed = sum(all(query.error is not None for query in turn.queries) for turn in recorded)
+    rounds = trajectory.rounds
+    num_failed = sum(all(query.error is not None for query in turn.queries) for turn in rounds)
     limits = trajectory.limits or {}
     return Facts(
         kind=trajectory.kind,
-        is_right=exact_match(trajectory.answer, trajectory.golden_answers),
+        is_right=trajectory.is_right,
         is_right_reference=exact_match(trajectory.answer, trajectory.golden_answers, unicode=False),
-        rounds=rounds,
+        is_decomposed=trajectory.is_split,
+        has_separator=bool(rounds) and rounds[0].separated,
+        rounds_split=tuple(turn.is_split for turn in rounds),
         num_rounds=len(rounds),
-        num_rounds_answered=max(0, len(rounds) - num_failed),
+        num_rounds_answered=len(rounds) - num_failed,
         num_useless=_num_useless(trajectory),
-        is_well_formed=_is_well_formed(turns),
-        max_turns=int(limits.get("max_turns", MAX_TURNS)),
+        is_well_formed=_is_well_formed(trajectory),
+        max_turns=int(limits.get("max_turns", _LIMITS.max_turns)),
+        part_rounds=max(part.round for part in trajectory.parts) if trajectory.parts else None,
+        coverage=_coverage_of(trajectory, gold := gold_of(trajectory)),
+        new_gold=_new_gold(trajectory, gold),
     )
 
 
-def _is_well_formed(turns: list[tuple[ParsedTurn, bool]]) -> bool:
+def _is_well_formed(trajectory: Trajectory) -> bool:
     """A thought and an executed search, as often as needed, then a thought and an answer; nothing else."""
-    *searches, last = turns or [(grammar.parse_turn(""), False)]
+    turns = [turn for turn in trajectory.turns if turn.was_written]
     return (
-        last[0].action == "answer"
-        and all(turn.is_valid for turn, _ in turns)
-        and all(turn.action == "search" and is_executed for turn, is_executed in searches)
+        bool(turns)
+        and turns[-1].action == "answer"
+        and not any(turn.problems for turn in turns)
+        and all(turn.action == "search" and turn.queries for turn in turns[:-1])
     )
 
 
 def _num_useless(trajectory: Trajectory) -> int:
-    queries = [query for turn in trajectory.rounds for query in turn.queries]
-    if not any(query.hits for query in queries):
-        return 0  # a record without hits does not say what was found
+    if not _has_hits(trajectory):
+        return 0
     seen: set[str] = set()
     num_useless = 0
-    for query in queries:
+    for query in trajectory.queries:
         ids = {hit.id for hit in query.hits}
         num_useless += query.error is None and ids <= seen
         seen |= ids
     return num_useless
+
+
+def _coverage_of(trajectory: Trajectory, gold: Gold | None) -> float | None:
+    """Parts with a query of their own, over the parts, or over the queries where these are more: a part that was dropped or
+    asked for twice is not paid for, and neither is a query that asks for nothing."""
+    found = covered(trajectory)
+    if found is not None:
+        num_asked = found.num_covered + found.num_idle
+        return found.num_covered / max(len(found.is_covered), num_asked) if num_asked else 0.0
+    if gold is None or trajectory.kind is None or not _has_hits(trajectory):
+        return None
+    # Without labels a part is a gold page, and it is covered by a query that found it: one page for each query.
+    in_time = [turn for number, turn in numbered_rounds(trajectory) if number <= NEEDS[trajectory.kind].num_rounds]
+    queries = [query for turn in in_time for query in turn.queries if query.error is None]
+    num_covered = _num_matched([gold.places(query.hits) for query in queries])
+    return num_covered / max(len(gold.wanted), len(queries))
+
+
+def _num_matched(choices: list[set[int]]) -> int:
+    """How many can have one of their choices for themselves, at most (augmenting paths: there are few)."""
+    owner: dict[int, int] = {}
+
+    def place(one: int, tried: set[int]) -> bool:
+        for choice in choices[one] - tried:
+            tried.add(choice)
+            if choice not in owner or place(owner[choice], tried):
+                owner[choice] = one
+                return True
+        return False
+
+    return sum(place(one, set()) for one in range(len(choices)))
+
+
+def _new_gold(trajectory: Trajectory, gold: Gold | None) -> tuple[float, ...] | None:
+    if gold is None or not _has_hits(trajectory):
+        return None
+    had: set[int] = set()
+    new: list[float] = []
+    for number, turn in numbered_rounds(trajectory):
+        places = gold.places(hit for query in turn.queries for hit in query.hits)
+        new += [0.0] * (number - len(new))
+        new[number - 1] += len(places - had) / len(gold.wanted)
+        had |= places
+    return tuple(new)
+
+
+def _has_hits(trajectory: Trajectory) -> bool:
+    """A record without hits does not say what was found."""
+    return any(query.hits for query in trajectory.queries)
 
 
 # ---- the presets -----------------------------------------------------------------------------------------------------
@@ -137,8 +203,7 @@ def _paper(facts: Facts, weights: Weights) -> Reward:
 
 
 def _reference(facts: Facts, weights: Weights) -> Reward:
-    has_separator = bool(facts.rounds) and facts.rounds[0].separated
-    return _equations(facts, weights, facts.is_right_reference, has_separator, offset=weights.search_count)
+    return _equations(facts, weights, facts.is_right_reference, facts.has_separator, offset=weights.search_count)
 
 
 def _equations(facts: Facts, weights: Weights, is_right: bool, is_decomposed: bool, offset: float) -> Reward:
@@ -146,10 +211,11 @@ def _equations(facts: Facts, weights: Weights, is_right: bool, is_decomposed: bo
     decomposition = 0.0
     if is_parallel == is_decomposed:
         decomposition = weights.decomposition * (weights.alpha if is_parallel else 1.0)
-    has_one_round = facts.kind in ("parallel", "single")
+    needed = facts.num_rounds_needed
 
     def search_count(n: int) -> float:
-        return -weights.search_count * (abs(n - 1) if has_one_round else abs(min(n, 2) - 2))
+        # A question that one round answers pays for every round more; one that needs several pays only for too few.
+        return -weights.search_count * (abs(n - 1) if needed == 1 else max(0, needed - n))
 
     form = 0.0
     if is_right != facts.is_well_formed:
@@ -163,8 +229,18 @@ GATED_PARTS = (0.5, 0.3, 0.2)
 
 
 def _gated(facts: Facts, weights: Weights) -> Reward:
-    target = 1 if facts.kind in ("parallel", "single") else 2
+    return _shaped(facts, facts.num_rounds_needed, _decomposition_quality(facts))
 
+
+def _coverage(facts: Facts, weights: Weights) -> Reward:
+    """As `gated`, with the share of the parts that were covered in place of a yes or no, and the parts' own rounds."""
+    quality = _decomposition_quality(facts) if facts.coverage is None else facts.coverage
+    if facts.kind in ("sequential", "single") and facts.has_separator:
+        quality = 0.0  # what a chain asks for second cannot be asked at once with the first, found or not
+    return _shaped(facts, facts.part_rounds or facts.num_rounds_needed, quality)
+
+
+def _shaped(facts: Facts, target: int, quality: float) -> Reward:
     def rounds(n: int) -> float:
         if n == 0:
             return 0.0
@@ -172,7 +248,7 @@ def _gated(facts: Facts, weights: Weights) -> Reward:
         cost = 0.1 if facts.kind == "sequential" and surplus > 0 else 0.5
         return max(0.0, 1.0 - cost * abs(surplus))
 
-    parts = (_decomposition_quality(facts), facts.best(rounds), float(facts.is_well_formed))
+    parts = (quality, facts.best(rounds), float(facts.is_well_formed))
     decomposition, search_count, form = (
         GATED_SHARE * share * part for share, part in zip(GATED_PARTS, parts, strict=True)
     )
@@ -181,35 +257,44 @@ def _gated(facts: Facts, weights: Weights) -> Reward:
 
 def _decomposition_quality(facts: Facts) -> float:
     """1 if every round that matters was split as the kind asks. Repeated or empty sub-queries earn nothing."""
-    if not facts.rounds:
+    if not facts.num_rounds:
         return 0.0
     if facts.kind == "parallel":
         return float(facts.is_decomposed)
     if facts.kind == "mixed":
-        return sum(len(turn.queries) >= 2 for turn in facts.rounds[:2]) / 2
-    return float(not facts.rounds[0].separated)
+        needed = facts.num_rounds_needed
+        return sum(facts.rounds_split[:needed]) / needed
+    return float(not facts.has_separator)
 
 
 SPEED_BONUS = 0.3
+SPEED_BONUS_WITH_EVIDENCE = 0.1
+EVIDENCE_BONUS = 0.3
 USELESS_QUERY_COST = 0.02
 MAX_USELESS_COST = 0.5
 
 
 def _label_free(facts: Facts, weights: Weights) -> Reward:
+    """Right answers in few rounds; where gold pages are known also for finding them, the later the less, right or wrong:
+    outcome alone cannot tell a guess after one search from an answer, and to search once is the nearest way to few rounds."""
+    speed_bonus = SPEED_BONUS if facts.new_gold is None else SPEED_BONUS_WITH_EVIDENCE
+
     def bonus(n: int) -> float:
         if n == 0:
             return 0.0
-        return SPEED_BONUS * max(0.0, 1.0 - (n - 1) / max(1, facts.max_turns - 1))
+        return speed_bonus * max(0.0, 1.0 - (n - 1) / max(1, facts.max_turns - 1))
 
+    evidence = sum(share * max(0.0, 1.0 - late / facts.max_turns) for late, share in enumerate(facts.new_gold or ()))
     outcome = float(facts.is_right)
     useless = min(MAX_USELESS_COST, USELESS_QUERY_COST * facts.num_useless)
-    return Reward(outcome, -useless, outcome * facts.best(bonus), 0.0)
+    return Reward(outcome, EVIDENCE_BONUS * evidence - useless, outcome * facts.best(bonus), 0.0)
 
 
 _NEEDS_KIND: dict[str, Callable[[Facts, Weights], Reward]] = {
     "paper": _paper,
     "reference": _reference,
     "gated": _gated,
+    "coverage": _coverage,
 }
 _PRESETS: dict[str, Callable[[Facts, Weights], Reward]] = {**_NEEDS_KIND, "label-free": _label_free}
 PRESETS: tuple[str, ...] = tuple(_PRESETS)
@@ -224,7 +309,7 @@ def reward(trajectory: Trajectory, preset: str = "paper", weights: Weights | Non
         )
     if preset in _NEEDS_KIND and trajectory.kind is None:
         raise UsageError(
-            f"reward preset '{preset}' needs the question's kind (parallel, sequential, single or mixed) and "
+            f"reward preset '{preset}' needs the question's kind (one of {', '.join(KINDS)}) and "
             f"{trajectory.id or trajectory.question!r} has none; add it, or use the preset 'label-free', which needs none"
         )
     return function(facts(trajectory), weights or Weights())

@@ -3,7 +3,8 @@
 `rollout` generates a turn, reads it, runs all its sub-queries concurrently, appends the results, and goes on until an
 answer or a limit. With a streaming policy each sub-query's search starts the moment it is complete, while the model
 still writes. Nothing that a policy or a search does wrong raises: it ends up in the trajectory as a stop reason, a
-problem or an error.
+problem or an error. What the model is shown and how its text is read is the dialect's business. `rollouts.py` runs many
+behind one gate.
 
 Limits in one place: `max_turns` turns may search, and one more must answer (the reference implementation's convention);
 a model that searches there too is told so and may answer in another. A deadline cuts searches and turns short
@@ -15,57 +16,62 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, TypedDict
 
 from parallelsearch import grammar
-from parallelsearch.errors import PolicyError, UsageError
-from parallelsearch.grammar import ParsedTurn, PromptMode, StreamParser
-from parallelsearch.observation import LAYOUTS, Layout, ObservationWriter
-from parallelsearch.policy.base import Generation, Policy, Sampling
+from parallelsearch.dialect import Dialect, Part
+from parallelsearch.dialects import open_dialect
+from parallelsearch.errors import NoToolsError, PolicyError, UsageError
+from parallelsearch.grammar import ParsedTurn
+from parallelsearch.limits import MIN_TURN_TOKENS, Limits
+from parallelsearch.observation import Observation
+from parallelsearch.policy.base import Generation, Message, Policy, Sampling
+from parallelsearch.reading import STOP as READING_STOP
+from parallelsearch.reading import answer_in, reading_prompt
+from parallelsearch.retrieval.base import Hit
 from parallelsearch.search import Found, Search
-from parallelsearch.trajectory import Author, Query, Question, Segment, Stop, Trajectory, Turn
+from parallelsearch.trajectory import Author, Query, Question, Reading, Segment, Shown, Stop, Trajectory, Turn
 
-MIN_TURN_TOKENS = 32
-"""A turn with less room than this is not started."""
 MIN_OBSERVATION_TOKENS = 64
 ANSWER_SHARE_OF_DEADLINE = 0.25
 """This part of the time is kept for the turn that must answer."""
 
+_ODD_DATA = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _numbers = itertools.count()
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Where a rollout ends. Tokens count prompt, turns and results together; None means no limit."""
-
-    max_turns: int = 4
-    max_tokens_per_turn: int = 500
-    max_observation_tokens: int = 1000
-    max_tokens: int = 6000
-    max_subqueries: int = grammar.MAX_SUBQUERIES
-    timeout_s: float | None = 600.0
-
-    def __post_init__(self) -> None:
-        for name in ("max_turns", "max_observation_tokens", "max_tokens", "max_subqueries"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.max_tokens_per_turn < MIN_TURN_TOKENS:
-            raise UsageError(f"max_tokens_per_turn must be at least {MIN_TURN_TOKENS}, not {self.max_tokens_per_turn}")
-        if self.timeout_s is not None and self.timeout_s <= 0:
-            raise UsageError(f"timeout_s must be above 0, not {self.timeout_s}")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something a person may want to watch while it happens. `time_s` counts from the start of the rollout."""
 
-    kind: Literal["turn", "text", "query", "result", "notice", "answer"]
+    kind: Literal["turn", "text", "query", "result", "shown", "notice", "reading", "answer", "abstained"]
+    """`reading`: another model, which the text names, reads what was found and writes the answer. `abstained` comes after the
+    answer, where a front door takes it back: the text says why."""
     turn: int
     time_s: float
     text: str = ""
     query: Query | None = None
+    shown: tuple[Shown, ...] = ()
+    """The passages that were put before the model, once a round's searches are back."""
+
+
+OnEvent = Callable[[Event], None]
+Until = Literal["answer", "results", "queries"]
+"""How far a rollout goes: to the answer; until the results of its rounds are there; until its first queries are written."""
+
+
+class RolloutOptions(TypedDict, total=False):
+    """The options of `rollout` that are the same for every question of many, for functions that pass them on."""
+
+    dialect: Dialect | str | None
+    streaming_dispatch: bool
+    on_event: OnEvent | None
+    context: str
+    k: int | None
+    fresh: bool
+    answer_with: Policy | None
 
 
 async def rollout(
@@ -74,40 +80,57 @@ async def rollout(
     search: Search,
     limits: Limits | None = None,
     *,
-    mode: PromptMode = "parallel",
-    layout: Layout = "headed",
+    dialect: Dialect | str | None = None,
     sampling: Sampling | None = None,
     streaming_dispatch: bool = True,
-    on_event: Callable[[Event], None] | None = None,
+    on_event: OnEvent | None = None,
     session: str | None = None,
     context: str = "",
     k: int | None = None,
     fresh: bool = False,
+    until: Until = "answer",
+    answer_with: Policy | None = None,
 ) -> Trajectory:
     """Answer one question. Raises only for wrong use (an empty question); everything else is in the trajectory.
+
+    `dialect` is how the model talks; left out, it is the one the policy was trained on, or else the package's own.
     `context` goes before the question in the prompt; `k` overrides the search's number of hits; with `fresh` nothing comes
-    from the search's cache, so that two runs can be timed against each other."""
+    from the search's cache, so that two runs can be timed against each other. `until` ends it before the answer: once
+    `limits.max_turns` turns have searched ("results"), or with the first turn, whose queries are then not run ("queries").
+    `answer_with` is another model that reads what was found and answers in the policy's place (`reading.py`); where it fails,
+    the policy's own answer stands, and the record says so.
+    """
     asked = Question(question) if isinstance(question, str) else question
     if not asked.question.strip():
         raise UsageError(
             "the question is empty; type one, for example: Who is older, Claude Monet or Camille Pissarro?"
         )
-    if layout not in LAYOUTS:
-        raise UsageError(f"there is no layout '{layout}'; choose one of {', '.join(LAYOUTS)}")
-    run = _Run(
-        asked, policy, search, limits or Limits(), mode, layout, sampling or Sampling(), on_event, streaming_dispatch
-    )
-    run.context, run.k = context, search.k if k is None else k
+    talk = open_dialect(dialect if dialect is not None else policy.dialect)
+    if talk.tools and not policy.takes_tools:
+        raise UsageError(
+            f"the dialect '{talk.name}' needs a policy that takes tools, and '{policy.name}' takes none; leave it out, or "
+            "take 'parallel'"
+        )
     name = session or f"rollout-{next(_numbers)}"
-    run.scope = name if fresh else ""
     async with policy.session(name) as key:
-        try:
-            await run.go(key)
-        except PolicyError as error:
-            run.trajectory.stop, run.trajectory.error = "error", str(error)
-        finally:
-            run.withdraw()
-    return run.finish()
+        while True:
+            run = _Run(
+                asked, policy, search, talk, limits or Limits(), sampling or Sampling(), on_event, streaming_dispatch
+            )
+            run.context, run.k = context, search.k if k is None else k
+            run.scope, run.until = name if fresh else "", until
+            run.reader = answer_with if until == "answer" else None
+            try:
+                await run.go(key)
+            except PolicyError as error:
+                if isinstance(error, NoToolsError) and dialect is None and run.trajectory.num_llm_calls == 1:
+                    talk = open_dialect(None)  # nobody asked for tools: it is asked again, in the package's own dialect
+                    continue
+                run.trajectory.stop, run.trajectory.error = "error", str(error)
+            finally:
+                run.withdraw()
+            await run.read_again(name)
+            return run.finish()
 
 
 class _Run:
@@ -118,56 +141,75 @@ class _Run:
         question: Question,
         policy: Policy,
         search: Search,
+        dialect: Dialect,
         limits: Limits,
-        mode: PromptMode,
-        layout: Layout,
         sampling: Sampling,
-        on_event: Callable[[Event], None] | None,
+        on_event: OnEvent | None,
         dispatches_early: bool,
     ) -> None:
-        self.policy, self.search, self.limits, self.mode, self.sampling = policy, search, limits, mode, sampling
-        self.on_event = on_event
+        self.policy, self.search, self.dialect, self.sampling = policy, search, dialect, sampling
+        if dialect.max_turns is not None and dialect.max_turns < limits.max_turns:
+            limits = replace(limits, max_turns=dialect.max_turns)
+        self.limits, self.on_event = limits, on_event
         self.context, self.k, self.scope = "", search.k, ""
+        self.until: Until = "answer"
+        self.reader: Policy | None = None
         self.start_s = time.perf_counter()
-        self.writer = ObservationWriter(policy.count_tokens, layout)
+        self.writer = dialect.writer(policy.count_tokens)
+        self.writer.special_tokens = policy.special_tokens
+        self.prompt = ""
         self.num_tokens = 0
+        self.num_side_tokens = 0  # of a call beside the turns; they count with the next turn
+        self.num_side_calls = 0
+        self.num_read = self.num_written = 0  # over all calls, as a server's bill counts them
         self.max_tokens = min(limits.max_tokens, policy.max_context or limits.max_tokens)
         # Following a turn as it is written costs decoding: only where something comes of it.
         self.listens = policy.streams and (dispatches_early or on_event is not None or limits.timeout_s is not None)
         self.dispatches_early = dispatches_early and policy.streams
         self.tasks: dict[str, asyncio.Task[Found]] = {}
         self.written = ""  # of the turn being written, where the policy streams
-        self.trajectory = Trajectory(
-            question=question.question,
-            golden_answers=list(question.golden_answers),
-            id=question.id,
-            dataset=question.dataset,
-            kind=question.kind,
-            type=question.type,
-            supporting_titles=question.supporting_titles,
-            sampling=_plain(sampling),
-            search=search.describe(),
-            limits=_plain(limits),
-        )
+        self.callers_error: Exception | None = None
+        self.trajectory = Trajectory.of(question)
+        self.trajectory.dialect = dialect.name
+        self.with_tools: dict[str, Any] = {"tools": dialect.tools} if dialect.tools else {}
+        self.trajectory.sampling, self.trajectory.limits = _plain(sampling), _plain(limits)
+        self.trajectory.search = search.describe()
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
     async def go(self, session: str) -> None:
-        prompt = grammar.prompt_text(self.trajectory.question, self.mode, self.context)
-        self.add(self.policy.prompt(prompt, self.trajectory.question))
-        must_answer: Stop | None = None  # why no turn may search any more
-        max_turns, speaks = self.limits.max_turns, self.writer.layout != "paper"
-        for number in range(max_turns + (2 if speaks else 1)):
-            # A policy that knows when to stop would only be put off by a word beforehand, so after `max_turns` it is told
-            # when it searches all the same, and has another turn. Without room or time for one it is told at once.
-            if must_answer is not None and number > 0 and speaks:
-                self.insert(grammar.notice_last_turn(), "notice")
+        """Turns until an answer or a limit. `must_answer` is why no turn may search any more, once there is a reason.
+
+        `max_turns` turns may search. The one after them should answer: it is asked for without a word, because a policy that
+        knows when to stop would only be put off by one. If it searches all the same it is told, and has a last turn. Where
+        room or time run out there is no turn to lose, so it is told at once. A dialect that says nothing
+        (`notice_last_turn` is None) gives no such further turn. Where no answer is wanted (`until`), no turn must give one.
+        """
+        question = self.trajectory.question
+        self.prompt = self.dialect.prompt(self.harmless(question), self.harmless(self.context))
+        self.add(self.policy.prompt(self.prompt, question, **self.with_tools))
+        must_answer: Stop | None = None
+        before = self.dialect.queries_before(question)
+        if before:
+            must_answer = await self.search_first(before, session)
+        max_turns, last_word = self.limits.max_turns, self.dialect.notice_last_turn()
+        num_turns = max_turns + (1 if last_word is None else 2)
+        if self.until != "answer":
+            num_turns = max_turns if self.until == "results" else 1
+        for number in range(len(self.trajectory.turns), num_turns):
+            if must_answer is not None and self.until != "answer":
+                break
+            if must_answer is not None and number > 0 and last_word is not None:
+                self.notify(last_word)
+            is_told = must_answer is not None or last_word is None
             if number == max_turns:
                 must_answer = must_answer or "max_turns"
-            if self.room() < MIN_TURN_TOKENS:
+            if self.room() < MIN_TURN_TOKENS or self.would_pass(1):
                 self.trajectory.stop = "max_tokens" if number <= max_turns else "max_turns"
                 return
-            turn = await self.generate(session, number, may_search=must_answer is None)
+            turn = await self.generate(
+                session, number, must_answer is None, is_last=must_answer is not None and is_told
+            )
             if turn is None:  # the deadline cut it off
                 if must_answer is not None:
                     self.trajectory.stop = "timeout"
@@ -179,65 +221,197 @@ class _Run:
                 self.trajectory.answer, self.trajectory.stop = parsed.answer, "answer"
                 self.emit("answer", number, parsed.answer or "")
                 return
-            if must_answer == "max_turns" and number == max_turns and speaks:
-                self.emit("notice", number, grammar.notice_last_turn())
+            if must_answer == "max_turns" and number == max_turns and last_word is not None:
+                self.emit("notice", number, last_word)
                 continue
             if must_answer is not None:
                 self.trajectory.stop = must_answer
+                if parsed.action is None and record.finish != "length":
+                    self.take_untagged(number, record)
                 return
             if parsed.action == "search":
-                must_answer = await self.execute(number, parsed, record)
+                is_end = self.until == "results" and number + 1 == num_turns
+                must_answer = await self.execute(number, parsed.queries, parsed.dropped, record, session, is_end)
             else:
                 self.withdraw()
-                text = grammar.notice_invalid(parsed.problems)
-                self.insert(text, "notice")
+                text = self.dialect.notice_invalid(parsed.problems)
+                self.notify(text)
                 self.emit("notice", number, text)
             if must_answer is None and self.time_left() == 0:
                 must_answer = "timeout"
+            if must_answer is None and self.would_pass(2):
+                must_answer = "max_tokens"
+        self.trajectory.stop = must_answer or "max_turns"
 
-    async def generate(self, session: str, number: int, may_search: bool) -> tuple[ParsedTurn, Turn] | None:
+    async def search_first(self, queries: Sequence[str], session: str) -> Stop | None:
+        """What the dialect looks up before the model is asked: a turn without a call."""
+        self.emit("turn", 0)
+        record = Turn(finish="stop", num_tokens=0, action="search", start_s=self.now())
+        self.trajectory.turns.append(record)
+        return await self.execute(0, tuple(queries), (), record, session)
+
+    async def generate(
+        self, session: str, number: int, may_search: bool, is_last: bool
+    ) -> tuple[ParsedTurn, Turn] | None:
         """One call of the model. None if the deadline came first; what was written until then may hold an answer."""
         self.emit("turn", number)
         record = Turn(start_s=self.now())
         self.trajectory.turns.append(record)
         self.trajectory.num_llm_calls += 1
         self.written = ""
-        parser = StreamParser(self.dispatch(number), self.limits.max_subqueries) if may_search else None
+        starts = may_search and self.dispatches_early and self.until != "queries"
+        reader = self.dialect.reader(self.dispatch(number), self.limits.max_subqueries) if starts else None
+
+        def on_call(number_of_call: int, name: str, piece: str) -> None:
+            if reader is not None:
+                reader.feed_call(number_of_call, name, piece)
 
         def on_text(piece: str) -> None:
             self.written += piece
-            if parser is not None and self.dispatches_early:
-                parser.feed(piece)
+            if reader is not None:
+                reader.feed(piece)
             self.emit("text", number, piece)
 
+        whole = self.dialect.whole_prompt(self.prompt, self.trajectory.segments, is_last)
         try:
             async with asyncio.timeout(self.time_left(answering=not may_search)):
-                generation = await self.policy.generate(
-                    self.trajectory.segments,
-                    stop=grammar.STOP_STRINGS,
-                    max_tokens=min(self.limits.max_tokens_per_turn, self.room()),
-                    sampling=self.sampling,
-                    session=session,
-                    on_text=on_text if self.listens else None,
-                )
+                if whole is None:
+                    generation = await self.call(
+                        self.trajectory.segments,
+                        session,
+                        self.dialect.stop,
+                        on_text if self.listens else None,
+                        **(
+                            {**self.with_tools, "on_call": on_call if self.listens else None} if self.with_tools else {}
+                        ),
+                    )
+                else:
+                    generation = await self.call_apart(whole, session, self.dialect.stop)
         except TimeoutError:
             record.finish, record.generate_s = "timeout", self.now() - record.start_s
             self.withdraw()
-            self.trajectory.answer = grammar.partial_answer(self.written) or self.trajectory.answer
+            self.trajectory.answer = self.dialect.partial_answer(self.written) or self.trajectory.answer
             return None
-        if not self.listens:
+        if not self.listens or whole is not None:
             self.emit("text", number, generation.text)
-        return self.read(generation, record), record
+        return self.read(generation, record, is_last), record
 
-    def read(self, generation: Generation, record: Turn) -> ParsedTurn:
-        parsed = grammar.parse_turn(generation.text, self.limits.max_subqueries)
+    async def call(
+        self,
+        segments: Sequence[Segment],
+        session: str,
+        stop: tuple[str, ...],
+        on_text: Callable[[str], None] | None = None,
+        **tools: Any,
+    ) -> Generation:
+        try:
+            generation = await self.policy.generate(
+                segments,
+                stop=stop,
+                max_tokens=min(self.limits.max_tokens_per_turn, self.room()),
+                sampling=self.sampling,
+                session=session,
+                on_text=on_text,
+                **tools,
+            )
+        except _ODD_DATA as error:
+            # What a server sent made no sense in a way that nobody thought of. A caller's own mistake is the caller's.
+            if error is self.callers_error:
+                raise
+            raise PolicyError(
+                f"{self.policy.name} could not read its answer ({type(error).__name__}: {error})"
+            ) from error
+        usage = generation.usage or {}
+        written = usage.get("completion_tokens", generation.num_tokens)
+        self.num_written += self.policy.count_tokens(generation.text) if written is None else written
+        self.num_read += usage.get("prompt_tokens", self.num_tokens)
+        return generation
+
+    async def call_apart(self, prompt: str, session: str, stop: tuple[str, ...]) -> Generation:
+        """A call with a prompt of its own: for the engine, a conversation of its own."""
+        self.num_side_calls += 1
+        segment = self.policy.prompt(prompt, self.trajectory.question)
+        async with self.policy.session(f"{session}/{self.num_side_calls}") as key:
+            return await self.call([segment], key, stop)
+
+    def read(self, generation: Generation, record: Turn, is_last: bool) -> ParsedTurn:
+        """Read the turn, once for all: what it says stands in the record."""
+        segment = generation.segment()
+        parsed = self.dialect.read(segment, self.limits.max_subqueries, is_last)
         record.finish, record.generate_s = generation.finish, self.now() - record.start_s
         record.problems = [problem.code for problem in parsed.problems]
-        self.add(generation.segment(), generation.num_tokens)
-        record.num_tokens = (
-            generation.num_tokens if generation.num_tokens is not None else self.policy.count_tokens(generation.text)
-        )
+        record.action, record.thought, record.separated = parsed.action, parsed.thought, parsed.separated
+        record.usage, record.text = generation.usage, segment.text
+        self.add(segment, generation.num_tokens)
+        num_tokens = generation.num_tokens
+        if num_tokens is None:
+            num_tokens = self.policy.count_tokens(generation.text)
+        record.num_tokens = num_tokens + self.num_side_tokens
+        self.num_side_tokens = 0
         return parsed
+
+    def take_untagged(self, number: int, record: Turn) -> None:
+        """No turn is left, and the last one may hold an answer that its tags do not mark: better than none, and marked."""
+        answer = self.dialect.untagged_answer(self.trajectory.segments[-1].text)
+        if answer is None:
+            return
+        record.action = "answer"
+        record.problems.append("untagged_answer")
+        self.trajectory.answer, self.trajectory.stop = answer, "answer"
+        self.emit("answer", number, answer)
+
+    async def read_again(self, session: str) -> None:
+        """The reader's call, where there is one and something was shown: its answer, or the policy's own if it fails."""
+        reader, trajectory = self.reader, self.trajectory
+        hits = trajectory.shown_hits
+        self.reader = None  # an answer is told from now on
+        if reader is None or trajectory.stop == "error":
+            return
+        number, record = (
+            len(trajectory.turns),
+            Reading(reader.describe(), own_answer=trajectory.answer, start_s=self.now()),
+        )
+        if hits:
+            self.emit("reading", number, reader.title)
+            trajectory.reading = record
+            trajectory.num_llm_calls += 1
+            try:
+                async with asyncio.timeout(self.time_left(answering=True)):
+                    await self.read_with(reader, hits, record, f"{session}/reader", number)
+            except TimeoutError:
+                record.error = "the time was over before it had answered"
+            except (PolicyError, *_ODD_DATA) as error:
+                if error is self.callers_error:
+                    raise
+                record.error = str(error) or type(error).__name__
+            record.generate_s = self.now() - record.start_s
+        if trajectory.answer is not None:
+            self.emit("answer", number if hits else number - 1, trajectory.answer)
+
+    async def read_with(self, reader: Policy, hits: Sequence[Hit], record: Reading, session: str, number: int) -> None:
+        room = (
+            min(self.limits.max_tokens, reader.max_context or self.limits.max_tokens) - self.limits.max_tokens_per_turn
+        )
+        asked = reading_prompt(
+            self.trajectory.question, hits, self.context, room, reader.count_tokens, reader.special_tokens
+        )
+        async with reader.session(session) as key:
+            generation = await reader.generate(
+                [reader.prompt(asked, self.trajectory.question)],
+                stop=READING_STOP,
+                max_tokens=self.limits.max_tokens_per_turn,
+                sampling=self.sampling,
+                session=key,
+                on_text=(lambda piece: self.emit("text", number, piece)) if reader.streams else None,
+            )
+        if not reader.streams:
+            self.emit("text", number, generation.text)
+        record.text, record.num_tokens = generation.text, generation.num_tokens
+        answer = answer_in(generation.text)
+        if answer is None:
+            record.error = "it wrote no answer"
+        else:
+            self.trajectory.answer, self.trajectory.stop = answer, "answer"
 
     # ---- searching ---------------------------------------------------------------------------------------------------
 
@@ -255,31 +429,92 @@ class _Run:
             self.emit("result", number, query, self.record(found))
         return found
 
-    async def execute(self, number: int, parsed: ParsedTurn, record: Turn) -> Stop | None:
-        """Run the turn's sub-queries and append what came back. Returns why the next turn must answer, if it must."""
+    async def execute(
+        self,
+        number: int,
+        queries: tuple[str, ...],
+        dropped: tuple[str, ...],
+        record: Turn,
+        session: str,
+        is_end: bool = False,
+    ) -> Stop | None:
+        """Run the turn's sub-queries and append what came back, unless nobody reads it (`is_end`). Returns why the next turn
+        must answer, if it must."""
+        if self.until == "queries":
+            record.queries = [Query(query, start_s=self.now(), end_s=self.now()) for query in queries]
+            record.dropped_queries = list(dropped)
+            return None
         reserve = min(self.limits.max_tokens_per_turn, max(MIN_TURN_TOKENS, self.max_tokens // 8))
         room = self.room() - reserve
-        if room < MIN_OBSERVATION_TOKENS:
+        if room < MIN_OBSERVATION_TOKENS and not is_end:
             record.problems.append("no_room_for_results")
             return "max_tokens"
         start = self.dispatch(number)
-        for query in parsed.queries:
+        for query in queries:
             start(query)
-        tasks = [self.tasks[query] for query in parsed.queries]
+        tasks = [self.tasks[query] for query in queries]
         _, late = await asyncio.wait(tasks, timeout=self.time_left())
         now = self.now()
-        for query, task in zip(parsed.queries, tasks, strict=True):
+        for query, task in zip(queries, tasks, strict=True):
             if task in late:
                 record.queries.append(Query(query, error="cut off by the deadline", start_s=record.start_s, end_s=now))
             else:
                 record.queries.append(self.record(task.result()))
         self.withdraw()
-        record.dropped_queries = list(parsed.dropped)
-        text = self.writer.write(record.queries, min(self.limits.max_observation_tokens, room))
-        self.insert(text, "search")
+        record.dropped_queries = list(dropped)
+        if is_end:
+            return "timeout" if late else None
+        budget = min(self.observation_tokens(len(queries)), room)
+        num_shown = None if self.writer.layout == "paper" else self.limits.num_shown(len(queries), self.k)
+        if self.dialect.has_messages:
+            self.answer_calls(record, budget, num_shown)
+        else:
+            observation = self.writer.write(record.queries, budget, num_shown)
+            record.shown = observation.shown
+            self.insert(self.dialect.show(await self.digested(observation, queries, session)), "search")
+        if self.on_event is not None:
+            self.on_event(Event("shown", number, self.now(), shown=tuple(record.shown)))
         if late:
             return "timeout"
         return "max_tokens" if self.room() < reserve else None
+
+    def observation_tokens(self, num_subqueries: int) -> int:
+        """What a round's results may have. The released code's form has one budget for a round of any width."""
+        limits = self.limits
+        if self.writer.layout == "paper":
+            return limits.max_observation_tokens
+        return limits.observation_tokens(num_subqueries)
+
+    def answer_calls(self, record: Turn, budget: int, num_shown: int | None) -> None:
+        """A message for each call of the turn, with its own results; every call gets one, or a server refuses the chat."""
+        queries = record.queries
+        messages: list[Message] = []
+        for group in self.dialect.groups(self.trajectory.segments[-1], [query.text for query in queries]):
+            if not group.queries:
+                messages.append(Message("notice", group.word, group.call_id))
+                continue
+            share = budget * len(group.queries) // max(1, len(queries))
+            observation = self.writer.write([queries[place] for place in group.queries], share, num_shown)
+            record.shown += [replace(one, query=group.queries[one.query]) for one in observation.shown]
+            messages.append(Message("search", self.dialect.show_text(observation), group.call_id))
+        self.insert_messages(messages)
+
+    async def digested(self, observation: Observation, queries: Sequence[str], session: str) -> Observation:
+        """The results, or, where the dialect wants them condensed, what the model makes of them in a call of its own."""
+        prompt = self.dialect.digest_prompt(self.trajectory.question, queries, observation.text)
+        if prompt is None:
+            return observation
+        self.trajectory.num_llm_calls += 1
+        try:
+            async with asyncio.timeout(self.time_left()):
+                answer = await self.call_apart(prompt, session, ())
+        except TimeoutError:
+            return observation
+        self.num_side_tokens += answer.num_tokens or self.policy.count_tokens(answer.text)
+        return Observation(self.harmless(answer.text.strip()), observation.shown)
+
+    def harmless(self, text: str) -> str:
+        return grammar.defuse(text, self.policy.special_tokens)
 
     def record(self, found: Found) -> Query:
         error = None if found.error is None else str(found.error)
@@ -302,11 +537,40 @@ class _Run:
         else:
             self.num_tokens += num_tokens if num_tokens is not None else self.policy.count_tokens(segment.text)
 
-    def insert(self, text: str, author: Author) -> None:
-        self.add(self.policy.insert(text, author))
+    def insert(self, parts: Sequence[Part], author: Author) -> None:
+        self.add(self.policy.insert_parts(parts, author))
+
+    def insert_messages(self, messages: Sequence[Message]) -> None:
+        for segment in self.policy.insert_messages(messages, self.trajectory.segments) if messages else ():
+            self.add(segment)
+
+    def notify(self, text: str) -> None:
+        """Tell the model something: in a chat as a message, to the calls of its last turn where it made any."""
+        if not self.dialect.has_messages:
+            self.insert((Part(text),), "notice")
+            return
+        last = self.trajectory.segments[-1]
+        calls = last.calls if last.author == "model" and last.calls else ()
+        self.insert_messages([Message("notice", text, call.id) for call in calls] or [Message("notice", text)])
 
     def room(self) -> int:
         return self.max_tokens - self.num_tokens
+
+    def would_pass(self, num_calls: int) -> bool:
+        """Whether so many more calls, each as long as a turn may be, would pass what may be billed."""
+        limits = self.limits
+        if limits.max_billed_tokens is None and limits.max_cost is None:
+            return False
+        context, read, written = self.num_tokens, self.num_read, self.num_written
+        num_results = self.observation_tokens(limits.max_subqueries if self.dialect.may_split else 1)
+        for _ in range(num_calls):
+            read, written = read + context, written + limits.max_tokens_per_turn
+            context += limits.max_tokens_per_turn + num_results
+        if limits.max_billed_tokens is not None and read + written > limits.max_billed_tokens:
+            return True
+        num_queries = sum(len(turn.queries) for turn in self.trajectory.turns)
+        cost = 0.0 if limits.prices is None else limits.prices.cost(read, written, num_queries)
+        return limits.max_cost is not None and cost > limits.max_cost
 
     def now(self) -> float:
         return time.perf_counter() - self.start_s
@@ -315,23 +579,27 @@ class _Run:
         """Seconds until searching must stop, or, for the turn that answers, until everything must."""
         if self.limits.timeout_s is None:
             return None
-        share = 1.0 if answering else 1.0 - ANSWER_SHARE_OF_DEADLINE
+        share = 1.0 if answering or self.until != "answer" else 1.0 - ANSWER_SHARE_OF_DEADLINE
         return max(0.0, self.limits.timeout_s * share - self.now())
 
     def emit(
         self,
-        kind: Literal["turn", "text", "query", "result", "notice", "answer"],
+        kind: Literal["turn", "text", "query", "result", "notice", "reading", "answer"],
         number: int,
         text: str = "",
         query: Query | None = None,
     ) -> None:
-        if self.on_event is not None:
-            self.on_event(Event(kind, number, self.now(), text, query))
+        if self.on_event is not None and not (kind == "answer" and self.reader is not None):
+            try:
+                self.on_event(Event(kind, number, self.now(), text, query))
+            except Exception as error:
+                self.callers_error = error
+                raise
 
     def finish(self) -> Trajectory:
         trajectory = self.trajectory
         # Described at the end: a server that names its model itself does so with its first answer.
-        trajectory.policy = {**self.policy.describe(), "mode": self.mode, "layout": self.writer.layout}
+        trajectory.policy = self.policy.describe()
         trajectory.search = {**(trajectory.search or {}), "k": self.k}
         trajectory.num_searches = len(trajectory.rounds)
         trajectory.num_subqueries = sum(len(turn.queries) for turn in trajectory.turns)
@@ -341,4 +609,7 @@ class _Run:
 
 def _plain(settings: Limits | Sampling) -> dict[str, Any]:
     """Their fields are numbers: a deep copy, as `asdict` makes it, costs ten times as much."""
-    return {field.name: getattr(settings, field.name) for field in fields(settings)}
+    record = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    if record.get("prices") is not None:
+        record["prices"] = asdict(record["prices"])
+    return record

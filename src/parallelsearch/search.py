@@ -9,15 +9,23 @@ for one, and the order is kept.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
+import threading
 import time
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parallelsearch.errors import SearchError, SearchTimeoutError, TransientError, UsageError
-from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
+from parallelsearch.retrieval.base import DegradedHits, Hit, Result
+from parallelsearch.retrieval.own import Backend, as_retriever
+from parallelsearch.untrusted import finite, whole
+
+if TYPE_CHECKING:
+    from aiolimiter import AsyncLimiter
 
 _Key = tuple[str, int, str]
 """Query, number of hits, and the scope within which an answer may be shared."""
@@ -66,7 +74,7 @@ class Search:
 
     def __init__(
         self,
-        retriever: Retriever,
+        backend: Backend,
         *,
         k: int = 3,
         timeout_s: float = 30.0,
@@ -77,17 +85,21 @@ class Search:
         max_concurrency: int | None = None,
         rate_per_s: float | None = None,
         cache_size: int = 20_000,
+        max_cache_bytes: int = 256 * 1024 * 1024,
         max_query_chars: int = 4_000,
         max_k: int = 1_000,
         max_waiting: int = 200_000,
     ) -> None:
-        """`rate_per_s` limits queries sent to the backend; `max_batch` and `max_concurrency` default to what the backend
-        says it can take."""
+        """`backend` is a `Retriever`, any object with `search_many(queries, k)`, or a function (`retrieval/own.py`).
+        `rate_per_s` limits queries sent to the backend; `max_batch` and `max_concurrency` default to what the backend
+        says it can take. `cache_size` answers are kept, in at most `max_cache_bytes`. Event loops share the cache; each has
+        a queue and a rate of its own."""
         if k < 1 or k > max_k:
             raise UsageError(f"k is the number of hits for a query: from 1 to {max_k}, not {k}")
-        if timeout_s <= 0 or attempts < 1:
+        if not timeout_s > 0 or attempts < 1:  # not: NaN is neither
             raise UsageError(f"a search needs timeout_s > 0 and attempts >= 1, not {timeout_s} and {attempts}")
-        self.retriever, self.k, self.timeout_s, self.attempts = retriever, k, timeout_s, attempts
+        self.retriever = retriever = as_retriever(backend)
+        self.k, self.timeout_s, self.attempts = k, timeout_s, attempts
         self.first_wait_s, self.max_wait_s = first_wait_s, max_wait_s
         self.max_batch = max_batch or retriever.max_batch
         self.max_concurrency = max_concurrency or retriever.max_concurrency
@@ -96,13 +108,8 @@ class Search:
         self.stats = SearchStats()
         self.on_busy: Callable[[bool], None] | None = None
         """Called with True when a distinct query is on its way, and with False when it no longer is."""
-        self._cache: OrderedDict[_Key, list[Hit]] = OrderedDict()
-        self._cache_size = cache_size
-        self._jobs: dict[_Key, _Job] = {}
-        self._waiting: deque[_Job] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._is_pump_scheduled = False
-        self._limiter: _RateLimit | None = _RateLimit(rate_per_s) if rate_per_s else None
+        self._cache = _Cache(cache_size, max_cache_bytes)
+        self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Lane] = weakref.WeakKeyDictionary()
 
     # ---- asking ------------------------------------------------------------------------------------------------------
 
@@ -120,7 +127,7 @@ class Search:
         founds: list[Found] = []
         waiting: list[tuple[Found, _Job]] = []
         for query in queries:
-            found = Found(" ".join(query.split()), start_s=time.perf_counter())
+            found = Found(" ".join(whole(query).split()), start_s=time.perf_counter())
             founds.append(found)
             self.stats.num_queries += 1
             try:
@@ -166,10 +173,9 @@ class Search:
             raise SearchError(f"k is from 1 to {self.max_k}, not {k}")
         key = (text, k, scope)
         if (hits := self._cache.get(key)) is not None:
-            self._cache.move_to_end(key)
             self.stats.num_cached += 1
             return hits
-        job = self._jobs.get(key)
+        job = self._lane().jobs.get(key)
         if job is None:
             return self._submit(key)
         self.stats.num_shared += 1
@@ -178,51 +184,54 @@ class Search:
     # ---- queue -------------------------------------------------------------------------------------------------------
 
     def _submit(self, key: _Key) -> _Job:
-        if len(self._waiting) >= self.max_waiting:
-            raise SearchError(f"{len(self._waiting)} queries are waiting already; the queue is full")
+        lane = self._lane()
+        if len(lane.waiting) >= self.max_waiting:
+            raise SearchError(f"{len(lane.waiting)} queries are waiting already; the queue is full")
         job = _Job(key, asyncio.get_running_loop().create_future())
-        self._jobs[key] = job
+        lane.jobs[key] = job
         if self.on_busy is not None:
             self.on_busy(True)
         self._enqueue(job)
         return job
 
     def _remove(self, job: _Job) -> None:
-        if self._jobs.get(job.key) is job:  # not one that was abandoned and asked for again
-            del self._jobs[job.key]
+        jobs = self._lane().jobs
+        if jobs.get(job.key) is job:  # not one that was abandoned and asked for again
+            del jobs[job.key]
             if self.on_busy is not None:
                 self.on_busy(False)
 
     def _enqueue(self, job: _Job) -> None:
-        self._waiting.append(job)
+        self._lane().waiting.append(job)
         self._schedule_pump()
 
     def _schedule_pump(self) -> None:
         # Two trips through the loop, so that every rollout which is ready now has put its queries in the queue.
-        if not self._is_pump_scheduled:
-            self._is_pump_scheduled = True
+        lane = self._lane()
+        if not lane.is_pump_scheduled:
+            lane.is_pump_scheduled = True
             loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._pump)
+            loop.call_soon(loop.call_soon, self._pump, lane)
 
-    def _pump(self) -> None:
-        self._is_pump_scheduled = False
-        while self._waiting and len(self._tasks) < self.max_concurrency:
-            k = self._waiting[0].key[1]
+    def _pump(self, lane: _Lane) -> None:
+        lane.is_pump_scheduled = False
+        while lane.waiting and len(lane.tasks) < self.max_concurrency:
+            k = lane.waiting[0].key[1]
             batch: list[_Job] = []
-            while self._waiting and len(batch) < self.max_batch and self._waiting[0].key[1] == k:
-                job = self._waiting.popleft()
+            while lane.waiting and len(batch) < self.max_batch and lane.waiting[0].key[1] == k:
+                job = lane.waiting.popleft()
                 if not job.future.done():
                     job.is_sent = True
                     batch.append(job)
             if batch:
                 task = asyncio.get_running_loop().create_task(self._run(batch, k))
-                self._tasks.add(task)
-                task.add_done_callback(self._finished)
+                lane.tasks.add(task)
+                task.add_done_callback(functools.partial(self._finished, lane))
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if self._waiting and not task.get_loop().is_closed():
-            self._pump()
+    def _finished(self, lane: _Lane, task: asyncio.Task[None]) -> None:
+        lane.tasks.discard(task)
+        if lane.waiting and not task.get_loop().is_closed():
+            self._pump(lane)
 
     def _abandon(self, job: _Job) -> None:
         """Nobody waits any more: the queue passes it over. If it is in flight, its late answer still fills the cache."""
@@ -233,8 +242,9 @@ class Search:
     # ---- calling the backend -----------------------------------------------------------------------------------------
 
     async def _run(self, batch: list[_Job], k: int) -> None:
-        if self._limiter is not None:
-            await self._limiter.acquire(len(batch))
+        if (limiter := self._lane().limiter) is not None:
+            for _ in batch:
+                await limiter.acquire()
             batch = [job for job in batch if not job.future.done()]
             if not batch:
                 return
@@ -261,17 +271,16 @@ class Search:
         except Exception as caught:  # a backend's bug must not sink the rollouts that use it
             error = SearchError(f"{name} failed: {type(caught).__name__}: {caught}")
         else:
-            if len(results) == len(queries):
-                return results
-            error = SearchError(f"{name} gave {len(results)} results for {len(queries)} queries")
+            if isinstance(results, list) and len(results) == len(queries):
+                return [_sound(result, name) for result in results]
+            found = f"{len(results)} results" if isinstance(results, list) else type(results).__name__
+            error = SearchError(f"{name} gave {found} for {len(queries)} queries")
         return [error] * len(queries)
 
     def _resolve(self, job: _Job, hits: list[Hit]) -> None:
         # Not kept: a scoped answer, and one with a part of the backend missing, which may be back next time.
-        if self._cache_size and not job.key[2] and not isinstance(hits, DegradedHits):
-            self._cache[job.key] = hits
-            while len(self._cache) > self._cache_size:
-                self._cache.popitem(last=False)
+        if not job.key[2] and not isinstance(hits, DegradedHits):
+            self._cache.put(job.key, hits)
         self._remove(job)
         if not job.future.done():
             job.end_s = time.perf_counter()
@@ -304,26 +313,97 @@ class Search:
         return {**self.retriever.describe(), "k": self.k}
 
     async def aclose(self) -> None:
-        for task in list(self._tasks):
+        tasks = list(self._lane().tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.retriever.aclose()
 
-
-class _RateLimit:
-    """aiolimiter's leaky bucket, made anew for each event loop (it belongs to the loop it was first used in)."""
-
-    def __init__(self, rate_per_s: float) -> None:
-        self.rate_per_s = rate_per_s
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def acquire(self, count: int) -> None:
-        from aiolimiter import AsyncLimiter
-
+    def _lane(self) -> _Lane:
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
+        lane = self._lanes.get(loop)
+        if lane is None:
+            lane = self._lanes[loop] = _Lane(self.rate_per_s)
+        return lane
+
+
+def _sound(result: object, name: str) -> Result:
+    """What a backend gave for one query, such that it can be shown and written: every text whole, every score a number.
+    Whatever else came is an error in its place, and the other queries keep theirs."""
+    if isinstance(result, SearchError):
+        return result
+    if not isinstance(result, list) or not all(isinstance(hit, Hit) for hit in result):
+        return SearchError(f"{name} gave {type(result).__name__} where a list of hits belongs")
+    try:
+        if all(map(_is_sound, result)):
+            return result
+        hits = [_mended(hit) for hit in result]
+    except (TypeError, AttributeError) as error:
+        return SearchError(f"{name} gave a hit that is none: {error}")
+    return DegradedHits(hits, result.failures) if isinstance(result, DegradedHits) else hits
+
+
+def _is_sound(hit: Hit) -> bool:
+    texts = (hit.id, hit.title, hit.text, hit.url or "", hit.date or "")
+    return all(text.isascii() or whole(text) is text for text in texts) and finite(hit.score) is not None
+
+
+def _mended(hit: Hit) -> Hit:
+    url, date = hit.url and whole(hit.url), hit.date and whole(hit.date)
+    return Hit(whole(hit.id), whole(hit.title), whole(hit.text), url, date, finite(hit.score) or 0.0, hit.rank)
+
+
+class _Lane:
+    """What belongs to one event loop: futures and tasks cannot be waited for in another."""
+
+    def __init__(self, rate_per_s: float | None) -> None:
+        self.jobs: dict[_Key, _Job] = {}
+        self.waiting: deque[_Job] = deque()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.is_pump_scheduled = False
+        self.limiter: AsyncLimiter | None = None
+        if rate_per_s:
+            from aiolimiter import AsyncLimiter
+
             # Slower than one a second: one query in a longer period.
-            rate, period = (self.rate_per_s, 1.0) if self.rate_per_s >= 1 else (1.0, 1.0 / self.rate_per_s)
-            self._loop, self._limiter = loop, AsyncLimiter(rate, period)
-        for _ in range(count):
-            await self._limiter.acquire()
+            rate, period = (rate_per_s, 1.0) if rate_per_s >= 1 else (1.0, 1.0 / rate_per_s)
+            self.limiter = AsyncLimiter(rate, period)
+
+
+class _Cache:
+    """Answers used last, bounded by their number and by what they hold: a few answers of a thousand long passages weigh as
+    much as all others together. Loops in several threads share it."""
+
+    _PER_HIT, _PER_ANSWER = 200, 300  # bytes of the objects themselves, about
+
+    def __init__(self, max_answers: int, max_bytes: int) -> None:
+        self.max_answers, self.max_bytes, self.num_bytes = max_answers, max_bytes, 0
+        self._answers: OrderedDict[_Key, tuple[list[Hit], int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def get(self, key: _Key) -> list[Hit] | None:
+        with self._lock:
+            answer = self._answers.get(key)
+            if answer is None:
+                return None
+            self._answers.move_to_end(key)
+            return answer[0]
+
+    def put(self, key: _Key, hits: list[Hit]) -> None:
+        size = self._PER_ANSWER + len(key[0]) + sum(map(self._size, hits))
+        with self._lock:
+            if key in self._answers:
+                self.num_bytes -= self._answers.pop(key)[1]
+            if not self.max_answers or size > self.max_bytes:
+                return
+            self._answers[key] = hits, size
+            self.num_bytes += size
+            while len(self._answers) > self.max_answers or self.num_bytes > self.max_bytes:
+                self.num_bytes -= self._answers.popitem(last=False)[1][1]
+
+    def _size(self, hit: Hit) -> int:
+        text = len(hit.text) if hit.text.isascii() else 3 * len(hit.text)
+        return self._PER_HIT + text + len(hit.title) + len(hit.id) + len(hit.url or "")

@@ -12,16 +12,14 @@ What was asked and found is not recorded unless `records_text` says so.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from parallelsearch.rollout import Event
+from parallelsearch.rollout import Event, OnEvent
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
-
-OnEvent = Callable[[Event], None]
 
 
 def traced(

@@ -7,17 +7,18 @@ field of a bad record and accepts files written by hand with only `question`, `g
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from parallelsearch import grammar
+from parallelsearch.answers import exact_match
 from parallelsearch.errors import DataError
+from parallelsearch.files import read_jsonl, to_json
 from parallelsearch.retrieval.base import Hit
+from parallelsearch.untrusted import whole
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -26,12 +27,44 @@ SCHEMA_VERSION = 1
 
 Author = Literal["prompt", "model", "search", "notice"]
 Kind = Literal["parallel", "sequential", "single", "mixed"]
+AbstainReason = Literal["no_answer", "not_found", "no_evidence", "unsupported", "parts_missing"]
 Stop = Literal["answer", "max_turns", "max_tokens", "timeout", "error"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+STOPS: tuple[Stop, ...] = get_args(Stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a question of one kind needs: rounds of search, and whether the first asks several things at once."""
+
+    num_rounds: int
+    should_split: bool
+    ending: str
+    """Of the name of a data set's part: `hotpotqa-par`."""
+
+
+NEEDS: dict[Kind, Needs] = {
+    "parallel": Needs(1, should_split=True, ending="par"),
+    "sequential": Needs(2, should_split=False, ending="seq"),
+    "single": Needs(1, should_split=False, ending="single"),
+    "mixed": Needs(2, should_split=True, ending="mixed"),
+}
+
+
+@dataclass(slots=True)
+class QuestionPart:
+    """One of the things a question asks for: what it may be called in a query, and the first round that can ask for it
+    (1, unless its name is only known from an earlier round's results)."""
+
+    names: list[str]
+    round: int = 1
 
 
 @dataclass(slots=True)
 class Question:
-    """What a person asks. `kind` says how it splits, `type` is the data set's own word for it; both may be unknown."""
+    """What a person asks. `kind` says how it splits, `type` is the data set's own word for it; both may be unknown.
+    `parts` are what it asks for, where they are labelled; `gold_passage_ids` are the passages with the evidence, any one of
+    a title's list being enough."""
 
     question: str
     golden_answers: list[str] = field(default_factory=list)
@@ -41,17 +74,40 @@ class Question:
     kind: Kind | None = None
     supporting_titles: list[str] | None = None
     metadata: dict[str, Any] | None = None
+    gold_passage_ids: dict[str, list[str]] | None = None
+    parts: list[QuestionPart] | None = None
+
+    def __post_init__(self) -> None:
+        # Half a surrogate pair, from a command line or a JSON escape, could be written and never be read back.
+        self.question, self.id = whole(self.question), whole(self.id)
+        self.golden_answers = [whole(answer) for answer in self.golden_answers]
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of a tool as the model made it. `arguments` is its raw text, which may not be JSON."""
+
+    id: str
+    name: str
+    arguments: str
 
 
 @dataclass(slots=True)
 class Segment:
-    """A stretch of text with one author. `restored` is the stop string a server had stripped: shown, never trained on."""
+    """A stretch of text with one author. `restored` is the stop string a server had stripped: shown, never trained on.
+    A model that calls tools has `calls` beside its text, and `reasoning` where a server gives it apart; what came back for a
+    call has its `call_id`. `raw` is the message in the server's own form, kept only where the server wants it back unchanged
+    and it cannot be made from the rest (signed thinking)."""
 
     author: Author
     text: str
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     restored: str | None = None
+    calls: list[Call] | None = None
+    reasoning: str | None = None
+    call_id: str | None = None
+    raw: list[dict[str, Any]] | None = None
 
 
 @dataclass(slots=True)
@@ -67,8 +123,26 @@ class Query:
 
 
 @dataclass(slots=True)
+class Shown:
+    """A passage as the model was shown it. `number` is the one it stood under, `query` the place of the sub-query among the
+    turn's, and `num_chars` how much there was of its text (`observation.one_line` of it) before it was cut."""
+
+    number: int
+    id: str
+    query: int
+    num_chars: int
+    is_cut: bool = False
+
+
+@dataclass(slots=True)
 class Turn:
-    """One call of the model and the searches it led to."""
+    """One call of the model, what it says, and the searches it led to.
+
+    `action`, `thought` and `separated` (its search holds the separator) are as the dialect read them. `shown` are the
+    passages that were put before the model, in their order; one that is only referred to again is not among them. `usage` is
+    what the server counted. A turn of the environment (a search before the model is asked) has no tokens. `text` is what the
+    model wrote; the record keeps it in the segments, and the reader puts it here.
+    """
 
     queries: list[Query] = field(default_factory=list)
     dropped_queries: list[str] = field(default_factory=list)
@@ -77,11 +151,51 @@ class Turn:
     start_s: float = 0.0
     generate_s: float = 0.0
     problems: list[str] = field(default_factory=list)
+    shown: list[Shown] = field(default_factory=list)
+    action: Literal["search", "answer"] | None = None
+    thought: str | None = None
+    separated: bool = False
+    usage: dict[str, int] | None = None
+    text: str = field(default="", compare=False, repr=False)
+
+    @property
+    def was_written(self) -> bool:
+        """The model finished it: the deadline did not cut it off."""
+        return self.finish != "timeout"
+
+    @property
+    def is_split(self) -> bool:
+        """At least two distinct sub-queries were asked at once."""
+        return len(self.queries) >= 2
+
+
+@dataclass(slots=True)
+class Reading:
+    """The call of another model that read the passages and answered (`reading.py`): who it was, what it wrote, and what the
+    policy itself had answered. Where it failed, `error` says how, and the policy's own answer stands."""
+
+    policy: dict[str, Any]
+    text: str = ""
+    own_answer: str | None = None
+    error: str | None = None
+    num_tokens: int | None = None
+    start_s: float = 0.0
+    generate_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Abstention:
+    """Why an answer was not given (`grounding.abstention_of`), and what the model had said. `not_found`: it said itself that
+    it found nothing. `parts_missing`: of something that is compared nothing was found."""
+
+    reason: AbstainReason
+    answer: str | None = None
 
 
 @dataclass(slots=True)
 class Trajectory:
-    """Everything that happened between a question and its answer."""
+    """Everything that happened between a question and its answer. Where a front door took the answer back, `abstained` says
+    why, and `answer` is None; evaluation and training take no answer back unless they are asked to."""
 
     question: str
     segments: list[Segment] = field(default_factory=list)
@@ -107,7 +221,27 @@ class Trajectory:
     search: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None
     supporting_titles: list[str] | None = None
+    dialect: str | None = None
+    gold_passage_ids: dict[str, list[str]] | None = None
+    parts: list[QuestionPart] | None = None
+    abstained: Abstention | None = None
+    reading: Reading | None = None
     schema_version: int = SCHEMA_VERSION
+
+    @classmethod
+    def of(cls, question: Question) -> Trajectory:
+        """An empty record for a question."""
+        return cls(
+            question=question.question,
+            golden_answers=list(question.golden_answers),
+            id=question.id,
+            dataset=question.dataset,
+            kind=question.kind,
+            type=question.type,
+            supporting_titles=question.supporting_titles,
+            gold_passage_ids=question.gold_passage_ids,
+            parts=question.parts,
+        )
 
     @property
     def text(self) -> str:
@@ -120,9 +254,72 @@ class Trajectory:
         return [turn for turn in self.turns if turn.queries]
 
     @property
+    def shown_hits(self) -> list[Hit]:
+        """Every passage that was put before the model, once, in that order."""
+        hits = {hit.id: hit for query in reversed(self.queries) for hit in reversed(query.hits)}
+        return [hits[id] for id in dict.fromkeys(one.id for turn in self.rounds for one in turn.shown) if id in hits]
+
+    @property
+    def queries(self) -> list[Query]:
+        """The sub-queries that were asked, in order."""
+        return [query for turn in self.turns for query in turn.queries]
+
+    @property
+    def is_right(self) -> bool:
+        """The answer is a golden one, letter by letter once normalised. Where the policy failed, nothing is right."""
+        return self.stop != "error" and exact_match(self.answer, self.golden_answers)
+
+    @property
     def is_split(self) -> bool:
         """The first round asked at least two distinct sub-queries at once."""
-        return bool(self.rounds) and len(self.rounds[0].queries) >= 2
+        return any(turn.is_split for turn in self.rounds[:1])
+
+    @property
+    def invalid_turns(self) -> list[Turn]:
+        """The turns that led to nothing: neither to a search that was run nor to the answer. A search after the last
+        round allowed is one, and so is a turn in which no action could be read or that the deadline cut off."""
+        answering = self.turns[-1] if self.turns and self.stop == "answer" else None
+        return [turn for turn in self.turns if not turn.queries and turn is not answering]
+
+    @property
+    def why_no_answer(self) -> str | None:
+        """Where there is no answer, the reason in words: which limit was met, and at what value. None where there is one."""
+        if self.answer is not None:
+            return None
+        if self.error is not None:
+            return self.error
+        limits, num_turns = self.limits or {}, len(self.turns)
+        idle = [turn for turn in self.turns if turn.was_written and turn.action is None]
+        cut = sum(turn.finish == "length" for turn in idle)
+        if cut:
+            return (
+                f"{cut} of {num_turns} turns ended at max_tokens_per_turn={limits.get('max_tokens_per_turn')} before they "
+                "searched or answered; allow more, for a model that reasons at length thousands"
+            )
+        if idle and len(idle) == num_turns:
+            return (
+                f"none of {num_turns} turns searched or answered; does the model follow this dialect ({self.dialect})?"
+            )
+        reasons = {
+            "max_turns": f"max_turns={limits.get('max_turns')} rounds of search did not lead to one",
+            "max_tokens": f"max_tokens={limits.get('max_tokens')} left no room to go on",
+            "timeout": f"timeout_s={limits.get('timeout_s')} was over",
+        }
+        return reasons.get(self.stop or "", "it is unfinished")
+
+    @property
+    def num_truncated(self) -> int:
+        """Turns that ended at the limit of tokens."""
+        return sum(turn.finish == "length" for turn in self.turns)
+
+    @property
+    def num_failed_queries(self) -> int:
+        return sum(query.error is not None for query in self.queries)
+
+    @property
+    def max_subqueries(self) -> int:
+        """How many sub-queries a turn could ask."""
+        return int((self.limits or {}).get("max_subqueries", grammar.MAX_SUBQUERIES))
 
     @property
     def has_token_ids(self) -> bool:
@@ -158,11 +355,21 @@ class Trajectory:
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of the `trajectories.jsonl` contract; fields that are unknown are left out."""
         record = {name: getattr(self, name) for name in _TRAJECTORY_FIELDS}
-        record["segments"] = [_plain(segment, _SEGMENT_FIELDS) for segment in self.segments]
+        record["segments"] = [_segment_dict(segment) for segment in self.segments]
         record["turns"] = [
-            {**_plain(turn, _TURN_FIELDS), "queries": [_query_dict(query) for query in turn.queries]}
+            {
+                **_plain(turn, _TURN_FIELDS),
+                "queries": [_query_dict(query) for query in turn.queries],
+                "shown": [_plain(shown, _SHOWN_FIELDS) for shown in turn.shown],
+            }
             for turn in self.turns
         ]
+        if self.parts is not None:
+            record["parts"] = [_plain(part, _PART_FIELDS) for part in self.parts]
+        if self.reading is not None:
+            record["reading"] = _plain(self.reading, _READING_FIELDS)
+        if self.abstained is not None:
+            record["abstained"] = _plain(self.abstained, _ABSTENTION_FIELDS)
         return {
             key: value
             for key, value in record.items()
@@ -170,17 +377,29 @@ class Trajectory:
         }
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), ensure_ascii=False)
+        return to_json(self.to_dict())
 
 
 _TRAJECTORY_FIELDS = ("schema_version", *(f.name for f in fields(Trajectory) if f.name != "schema_version"))
 _SEGMENT_FIELDS = tuple(f.name for f in fields(Segment))
-_TURN_FIELDS = tuple(f.name for f in fields(Turn) if f.name != "queries")
+_CALL_FIELDS = tuple(f.name for f in fields(Call))
+_TURN_FIELDS = tuple(f.name for f in fields(Turn) if f.name not in ("queries", "shown", "text"))
+_SHOWN_FIELDS = tuple(f.name for f in fields(Shown))
+_PART_FIELDS = tuple(f.name for f in fields(QuestionPart))
+_READING_FIELDS = tuple(f.name for f in fields(Reading))
+_ABSTENTION_FIELDS = tuple(f.name for f in fields(Abstention))
 _HIT_FIELDS = tuple(f.name for f in fields(Hit))
 
 
 def _plain(record: object, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(record, name)) is not None}
+
+
+def _segment_dict(segment: Segment) -> dict[str, Any]:
+    record = _plain(segment, _SEGMENT_FIELDS)
+    if segment.calls is not None:
+        record["calls"] = [_plain(call, _CALL_FIELDS) for call in segment.calls]
+    return record
 
 
 def _query_dict(query: Query) -> dict[str, Any]:
@@ -242,7 +461,32 @@ def trajectory_from_dict(record: object, path: str = "<record>", line: int | Non
             )
     if "turns" not in record:
         derive_turns(trajectory)
+    elif "dialect" not in record and not any("action" in turn for turn in record["turns"]):
+        _say_actions(trajectory)
+    _give_texts(trajectory)
     return trajectory
+
+
+def _give_texts(trajectory: Trajectory) -> None:
+    """What the model wrote in each turn. Where the counts differ, a turn of the environment's has none of its own."""
+    texts = [segment.text for segment in trajectory.segments if segment.author == "model"]
+    turns = [turn for turn in trajectory.turns if turn.was_written]
+    if len(turns) > len(texts):
+        turns = [turn for turn in turns if turn.num_tokens != 0]
+    for turn, text in zip(turns, texts, strict=False):
+        turn.text = text
+
+
+def _say_actions(trajectory: Trajectory) -> None:
+    """For a record of an earlier release, in which turns do not say what they do: read the model's segments again."""
+    texts = iter([segment.text for segment in trajectory.segments if segment.author == "model"])
+    for turn in trajectory.turns:
+        if turn.was_written:
+            _say(turn, grammar.parse_turn(next(texts, "")))
+
+
+def _say(turn: Turn, parsed: grammar.ParsedTurn) -> None:
+    turn.action, turn.thought, turn.separated = parsed.action, parsed.thought, parsed.separated
 
 
 def derive_turns(trajectory: Trajectory) -> None:
@@ -253,12 +497,12 @@ def derive_turns(trajectory: Trajectory) -> None:
     for number, segment in enumerate(segments):
         if segment.author != "model":
             continue
-        parsed = grammar.parse_turn(segment.text)
+        parsed = grammar.parse_turn(segment.text, trajectory.max_subqueries)
         was_executed = number + 1 < len(segments) and segments[number + 1].author == "search"
         queries = [Query(text) for text in parsed.queries] if was_executed else []
-        turns.append(
-            Turn(queries, list(parsed.dropped) if was_executed else [], problems=[p.code for p in parsed.problems])
-        )
+        turn = Turn(queries, list(parsed.dropped) if was_executed else [], problems=[p.code for p in parsed.problems])
+        _say(turn, parsed)
+        turns.append(turn)
         answer = parsed.answer if parsed.action == "answer" else answer
     trajectory.turns = turns
     trajectory.answer = trajectory.answer if trajectory.answer is not None else answer
@@ -271,9 +515,7 @@ def derive_turns(trajectory: Trajectory) -> None:
 
 def read_trajectories(path: str | os.PathLike[str]) -> Iterator[Trajectory]:
     """Trajectories of a JSON Lines file, one at a time; a bad line raises `DataError` with its number and field."""
-    from parallelsearch.retrieval.corpus import read_jsonl
-
-    for line, record in read_jsonl(Path(path)):
+    for line, record in read_jsonl(path):
         yield trajectory_from_dict(record, str(path), line)
 
 

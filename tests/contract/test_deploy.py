@@ -16,7 +16,7 @@ import pytest
 import typer.main
 import yaml
 
-from parallelsearch.cli import app
+from parallelsearch.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

@@ -1,5 +1,6 @@
 """Docs are run, so they are true: the README's commands and Python, and the example in each command's help."""
 
+import dataclasses
 import json
 import os
 import re
@@ -12,8 +13,9 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from parallelsearch import demo
-from parallelsearch.cli import app
+from parallelsearch.cli.app import app
+from parallelsearch.data import demo
+from parallelsearch.trajectory import Trajectory
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.M | re.S)
@@ -87,8 +89,8 @@ def test_every_command_has_an_example():
     assert {name for name, _ in examples()} == {name for name, _ in commands_in_help()}
 
 
-ELSEWHERE = ("serve",)
-"""Servers do not end."""
+ELSEWHERE = ("serve", "doctor")
+"""Servers do not end, and what doctor says is a test of its own."""
 
 
 @pytest.mark.parametrize(("name", "line"), [pair for pair in examples() if not pair[0].startswith(ELSEWHERE)])
@@ -101,22 +103,42 @@ def test_help_examples_run(workplace, name, line):
 
 
 def readme_blocks() -> list[tuple[str, str]]:
-    return BLOCK.findall((ROOT / "README.md").read_text())
+    """Those of the README, and the Python of the page on models."""
+    own = [block for block in BLOCK.findall((ROOT / "docs" / "models.md").read_text()) if block[0] == "python"]
+    return BLOCK.findall((ROOT / "README.md").read_text()) + own
 
 
-@pytest.mark.parametrize(("language", "code"), readme_blocks())
-def test_readme_blocks_run(workplace, language, code):
-    """Blocks marked bash or python run as they stand; `make` lines are what CI itself runs, and are left out."""
-    folder, environment = workplace
-    if language == "bash":
-        code = "set -e\n" + "\n".join(
-            line for line in code.splitlines() if not line.startswith(("make ", "git clone", "cd "))
-        )
-        command = ["bash", "-c", code]
-    else:
-        command = [sys.executable, "-c", code]
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=170)
-    assert result.returncode == 0, result.stderr
+def run_in(folder: Path, command: list[str]) -> None:
+    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=170)
+    assert result.returncode == 0, f"{command[-1]}\n{result.stderr}"
+
+
+@pytest.mark.parametrize("code", [code for language, code in readme_blocks() if language == "python"])
+def test_python_of_the_docs_runs_as_it_stands(tmp_path, code):
+    run_in(tmp_path, [sys.executable, "-c", code])
+
+
+def test_the_readme_can_be_typed_from_top_to_bottom_in_an_empty_folder(tmp_path):
+    """Blocks marked bash, in their order: each finds only what those before it made. `make` lines are what CI itself runs,
+    and the environment they set up is the one this runs in."""
+    lines = [line for language, code in readme_blocks() if language == "bash" for line in code.splitlines()]
+    for left_out in ("make demo", "source .venv/bin/activate", "make test"):
+        lines.remove(left_out)
+    assert len(lines) > 6
+    for line in lines:
+        run_in(tmp_path, ["bash", "-c", line])
+
+
+def test_the_record_is_described_with_all_its_fields():
+    record = (ROOT / "docs" / "trajectories.md").read_text().partition("## The record")[2]
+    fields = {field.name for field in dataclasses.fields(Trajectory)}
+    assert fields - set(re.findall(r"`(\w+)`", record)) == set()
+
+
+def test_make_demo_shows_a_file_that_is_there():
+    printed = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (shown,) = re.findall(r"^cat (.*)$", printed, re.M)
+    assert (ROOT / shown).is_file()
 
 
 def test_the_readme_shows_the_two_commands():

@@ -1,4 +1,4 @@
-"""The programs of docs/integrations.md run as they stand."""
+"""The programs of docs/integrations.md and docs/retrieve.md run as they stand."""
 
 import re
 import subprocess
@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text()
-PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+PAGES = [(Path(__file__).parents[2] / "docs" / name).read_text() for name in ("integrations.md", "retrieve.md")]
+PROGRAMS = [program for page in PAGES for program in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)]
+FRAMEWORKS = {"langchain": "langchain_core", "llama_index": "llama_index.core", "haystack": "haystack"}
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
 def test_the_program_runs(program):
-    if "langchain" in program:
-        pytest.importorskip("langchain_core", reason="pip install 'parallelsearch[integrations]'")
+    for name, module in FRAMEWORKS.items():
+        if name in program:
+            pytest.importorskip(module, reason="pip install -e '.[integrations,haystack]'")
     result = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
     if "print" in program:

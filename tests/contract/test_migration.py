@@ -2,11 +2,15 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
+import typer.main
 
 from parallelsearch import read_questions
-from parallelsearch.baseline_formats import METHODS
+from parallelsearch.cli.app import app
+from parallelsearch.data.sets import known_names
+from parallelsearch.dialects import DIALECTS
 from parallelsearch.rewards import PRESETS
 from parallelsearch.training.recipe import Recipe
 
@@ -23,10 +27,26 @@ def test_every_recipe_key_it_names_exists():
 
 
 def test_the_methods_presets_recipes_and_pages_it_names_exist():
-    assert set(re.findall(r"--method ([\w-]+)", PAGE)) == {"search-r1", "parallelsearch"} <= set(METHODS)
+    assert set(re.findall(r"--dialect ([\w-]+)", PAGE)) == {"search-r1", "parallelsearch"} <= set(DIALECTS)
     assert set(re.findall(r'reward\.preset = "([\w-]+)"', PAGE)) == {"reference", "paper"} <= set(PRESETS)
     assert all((ROOT / path).exists() for path in re.findall(r"`(recipes/[\w.-]+)`", PAGE))
     assert all((ROOT / "docs" / path).exists() for path in re.findall(r"\]\((\w+\.md)\)", PAGE))
+
+
+def test_the_commands_options_and_sets_it_names_exist():
+    group = typer.main.get_command(app)
+    for line in re.findall(r"`(parallelsearch [^`]+)`", PAGE):
+        command, words = group, line.split()[1:]
+        while hasattr(command, "commands"):
+            assert words[0] in command.commands or "list" in command.commands, line
+            command = command.commands[words.pop(0)]
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= known, line
+    for names in re.findall(r"--data ([\w,-]+)|data verl ([\w,-]+)", PAGE):
+        parts = "".join(names).split(",")
+        assert all(part.removesuffix("-par").removesuffix("-seq") in known_names() for part in parts), names
+    assert 'rollout.engine = "vllm"' in PAGE
+    assert "vllm" in get_args(Recipe.model_fields["rollout"].annotation.model_fields["engine"].annotation)
 
 
 def test_a_file_for_verl_becomes_questions_with_a_kind(tmp_path, monkeypatch):

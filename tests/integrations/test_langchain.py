@@ -5,12 +5,13 @@ import zlib
 
 import pytest
 
-from parallelsearch import Agent, Search, demo
+from parallelsearch import Agent, Search
+from parallelsearch.data import demo
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.integrations import SharedSearch
 from parallelsearch.integrations.langchain import LangChainRetriever, agent_tool, as_retriever
 
-pytest.importorskip("langchain_core", reason="pip install 'parallelsearch[integrations]'")
+pytest.importorskip("langchain_core", reason="pip install -e '.[integrations]'")
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import RunnableLambda
@@ -111,6 +112,18 @@ def test_our_search_is_a_retriever_blocking_and_async():
         assert chain.batch(["Danube", "Mont Blanc"]) == [2, 2]
         with pytest.raises(SearchError, match="empty"):
             retriever.invoke(" ")
+
+
+def test_our_retriever_splits_whole_questions():
+    retriever = as_retriever("demo", k=2, split="demo")
+    documents = retriever.invoke(QUESTION)
+    assert [document.metadata["title"] for document in documents] == ["Claude Monet", "Camille Pissarro"]
+    assert documents[1].metadata["queries"] == ["When was Camille Pissarro born?"]
+    assert asyncio.run(retriever.ainvoke(QUESTION)) == documents
+    whole = as_retriever("demo", k=2).invoke(QUESTION)
+    assert "queries" not in whole[0].metadata
+    with SharedSearch("demo", split="demo") as search, pytest.raises(UsageError, match="if it was made so"):
+        as_retriever(search, split="demo")
 
 
 def test_the_agent_is_a_tool_blocking_and_async():

@@ -5,12 +5,13 @@ import zlib
 
 import pytest
 
-from parallelsearch import Agent, Search, demo
+from parallelsearch import Agent, Search
+from parallelsearch.data import demo
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.integrations import SharedSearch
 from parallelsearch.integrations.llama_index import LlamaIndexRetriever, agent_tool, as_retriever
 
-pytest.importorskip("llama_index.core", reason="pip install 'parallelsearch[integrations]'")
+pytest.importorskip("llama_index.core", reason="pip install -e '.[integrations]'")
 from llama_index.core import Settings, VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.embeddings import BaseEmbedding
@@ -98,6 +99,15 @@ def test_our_search_is_a_retriever_blocking_and_async(monkeypatch):
         assert len(engine.query("Danube").source_nodes) == 2
         with pytest.raises(SearchError, match="empty"):
             retriever.retrieve(" ")
+
+
+def test_our_retriever_splits_whole_questions():
+    retriever = as_retriever("demo", k=2, split="demo")
+    nodes = retriever.retrieve(QUESTION)
+    assert [node.node.metadata["title"] for node in nodes] == ["Claude Monet", "Camille Pissarro"]
+    assert nodes[0].node.metadata["queries"] == ["When was Claude Monet born?"]
+    assert nodes[0].score > nodes[1].score  # who sorts by score keeps the order
+    assert [node.node.node_id for node in asyncio.run(retriever.aretrieve(QUESTION))] == [n.node.node_id for n in nodes]
 
 
 def test_the_agent_is_a_tool_blocking_and_async():

@@ -22,7 +22,7 @@ from tokenizers import models as tokenizer_models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from typer.testing import CliRunner
 
-from parallelsearch.cli import app
+from parallelsearch.cli.app import app
 from parallelsearch.errors import ParallelSearchError, PolicyError, UsageError
 from parallelsearch.policy import models
 from parallelsearch.policy.gguf_export import _QWEN2_WORDS, write_gguf

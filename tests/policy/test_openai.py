@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 import time
@@ -10,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
-import httpx
 import pytest
 from fault_server import (
     ANSWER,
     SEARCH,
+    Exchange,
     FaultServer,
     ask,
     chunk,
@@ -109,17 +110,19 @@ async def test_connections_are_used_again() -> None:
 
 
 async def test_many_rollouts_at_once_do_not_wait_for_each_other() -> None:
-    async with FaultServer(engine(SEARCH, pause_s=0.02)) as server:
+    all_are_there = asyncio.Event()
+
+    async def when_all_are_there(exchange: Exchange) -> None:
+        if len(server.requests) == 150:
+            all_are_there.set()
+        await all_are_there.wait()  # a pool of 100 connections would wait for ever
+        await engine(SEARCH)(exchange)
+
+    async with FaultServer(when_all_are_there) as server:
         policy = policy_for(server)
-        start_s = time.perf_counter()
-        one = await ask(policy_for(server))
-        one_s = time.perf_counter() - start_s
-        start_s = time.perf_counter()
         all_of_them = await asyncio.gather(*(ask_open(policy) for _ in range(150)))
-        many_s = time.perf_counter() - start_s
         await policy.aclose()
-    assert all(generation.text == one.text for generation in all_of_them)
-    assert many_s < 150 * one_s / 5  # httpx's own pool of 100 would make two rounds; one after the other would make 150
+    assert [generation.text for generation in all_of_them] == [SEARCH] * 150
 
 
 async def ask_open(policy: OpenAIPolicy) -> Generation:
@@ -134,7 +137,7 @@ def test_one_policy_serves_several_event_loops() -> None:
         nonlocal policy
         async with FaultServer(engine(ANSWER)) as server:
             policy = policy or policy_for(server)
-            policy._url = httpx.URL(server.url)
+            policy._url = server.url
             return (await ask_open(policy)).text
 
     assert asyncio.run(once()) == asyncio.run(once()) == ANSWER
@@ -148,25 +151,27 @@ async def test_retry_after_in_seconds_is_obeyed() -> None:
         generation = await ask(policy_for(server, max_wait_s=1.0))
     first, second = server.requests
     assert generation.text == ANSWER
-    assert 0.29 <= second.time_s - first.time_s < 2
+    assert second.time_s - first.time_s >= 0.29
 
 
 async def test_retry_after_as_a_date_is_obeyed() -> None:
-    until = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
-    async with FaultServer(status(503, retry_after=until), engine(ANSWER)) as server:
+    async def busy(exchange: Exchange) -> None:
+        until = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
+        await status(503, retry_after=until)(exchange)
+
+    async with FaultServer(busy, engine(ANSWER)) as server:
         generation = await ask(policy_for(server, max_wait_s=5.0))
     first, second = server.requests
     assert generation.text == ANSWER
-    assert 0.5 <= second.time_s - first.time_s < 4  # a date has whole seconds only
+    assert second.time_s - first.time_s >= 0.5  # a date has whole seconds only
 
 
 async def test_retry_after_beyond_the_limit_fails_at_once() -> None:
     async with FaultServer(status(429, retry_after="3600")) as server:
-        start_s = time.perf_counter()
         message = await failure(policy_for(server, max_wait_s=30.0))
     assert "asks to wait 3600 s, more than the 30 s allowed" in message
     assert "answered 429" in message
-    assert (len(server.requests), time.perf_counter() - start_s < 5) == (1, True)
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -234,7 +239,7 @@ async def test_turn_has_a_time_limit_of_its_own(stream: bool) -> None:
     async with FaultServer(engine("word " * 1000, pause_s=0.05) if stream else hang) as server:
         start_s = time.perf_counter()
         message = await failure(policy_for(server, timeout_s=0.4, stream=stream))
-    assert time.perf_counter() - start_s < 3
+    assert time.perf_counter() - start_s < 30  # the whole turn would take a minute
     assert re.search(r"did not (finish the turn within 0.4 s|answer in time)", message)
 
 
@@ -283,6 +288,24 @@ async def test_answers_that_make_no_sense(body: bytes, words: str, stream: bool)
     async with FaultServer(behaviour) as server:
         assert words in await failure(policy_for(server, stream=stream))
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_an_answer_that_grows_without_end_is_refused_at_the_limit(kind: str) -> None:
+    async def bomb(exchange: Exchange) -> None:
+        packed = gzip.compress(gzip.compress(b"data: " + bytes(200 << 20), 1))
+        await exchange.body(packed, headers={"Content-Encoding": "gzip, gzip"}, kind=kind)
+
+    async def endless(exchange: Exchange) -> None:
+        await exchange.head(200, kind)
+        while True:
+            await exchange.send(b": nothing\n\n" * 50_000)
+
+    for behaviour in (bomb, endless):
+        async with FaultServer(behaviour) as server:
+            message = await failure(policy_for(server))
+        assert re.search(r"sent over 64 MiB; the answer was dropped|an event of more than", message)
+        assert len(server.requests) == 1
 
 
 async def test_context_that_is_too_long_is_named() -> None:

@@ -22,11 +22,9 @@ from fault_server import (
 )
 
 from parallelsearch import grammar
-from parallelsearch.addresses import open_policy, open_search
 from parallelsearch.errors import PolicyError
 from parallelsearch.policy.base import Generation
 from parallelsearch.policy.openai import OpenAIPolicy
-from parallelsearch.rollout import Limits, rollout
 
 
 @pytest.fixture(autouse=True)
@@ -120,24 +118,3 @@ async def test_real_server(real_server: tuple[str, str]) -> None:
         await say("Hello", token_ids=True)
     with pytest.raises(PolicyError, match="Server is pinned to"):
         await ask(OpenAIPolicy(url, "another"))
-
-
-@pytest.mark.slow
-@pytest.mark.model
-async def test_a_rollout_over_the_demo_corpus_through_a_real_server(real_server: tuple[str, str]) -> None:
-    """The whole loop with a real model. SmolLM2 is untrained, so what is checked is that the record is whole and true."""
-    url, model = real_server
-    policy, search = open_policy(f"openai:{url}#{model}"), open_search("demo")
-    trajectory = await rollout(
-        "Who is older, Claude Monet or Camille Pissarro?", policy, search, Limits(max_turns=1, max_tokens_per_turn=40)
-    )
-    await policy.aclose()
-    await search.aclose()
-    assert trajectory.stop in ("answer", "max_turns")
-    assert trajectory.policy is not None
-    assert trajectory.policy["model"] == model
-    assert 1 <= trajectory.num_llm_calls <= 3
-    written = [segment for segment in trajectory.segments if segment.author == "model"]
-    assert len(written) == trajectory.num_llm_calls
-    assert all(segment.text for segment in written)
-    assert all(turn.num_tokens and turn.generate_s > 0 for turn in trajectory.turns)

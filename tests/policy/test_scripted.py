@@ -15,6 +15,7 @@ from parallelsearch.errors import DataError, PolicyError, UsageError
 from parallelsearch.policy.base import Generation, Sampling
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.trajectory import Segment
+from virtual_time import in_virtual_time
 
 QUESTION = "Who is older, Claude Monet or Camille Pissarro?"
 SEARCH = "<think> Two people. </think>\n<search> Monet born ## Pissarro born </search>"
@@ -108,6 +109,7 @@ async def test_without_a_pace_the_turn_is_one_piece() -> None:
     assert pieces == [SEARCH]
 
 
+@in_virtual_time
 async def test_pace_is_kept_and_does_not_drift() -> None:
     text = "x" * 800  # 200 tokens, one second
     policy = ScriptedPolicy({QUESTION: [text]}, tokens_per_s=200)
@@ -124,17 +126,18 @@ async def test_pace_is_kept_and_does_not_drift() -> None:
     await say(policy, [prompt(policy)], on_text=on_text)
     assert "".join(pieces) == text
     assert {len(piece) for piece in pieces} == {4}
-    assert times_s[0] >= 0.005
-    assert all(time_s >= (number + 1) / 200 - 0.002 for number, time_s in enumerate(times_s))
-    # Late sleeps and the hiccup must not add up: however busy the machine is, some late piece comes on time again.
-    assert min(time_s - (number + 1) / 200 for number, time_s in enumerate(times_s) if number >= 60) < 0.02
+    due_s = [(number + 1) / 200 for number in range(200)]
+    assert all(time_s >= at_s - 1e-6 for time_s, at_s in zip(times_s, due_s, strict=True))
+    late = [number for number in range(200) if times_s[number] > due_s[number] + 0.001]
+    assert late == list(range(20, 39)), "the hiccup does not add up"
 
 
+@in_virtual_time
 async def test_pace_holds_without_a_listener_too() -> None:
     policy = ScriptedPolicy({QUESTION: ["x" * 80]}, tokens_per_s=100)
     start_s = time.perf_counter()
     await say(policy, [prompt(policy)])
-    assert time.perf_counter() - start_s >= 0.19
+    assert time.perf_counter() - start_s == pytest.approx(0.2, abs=0.01)
 
 
 def test_what_it_says_about_itself() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import sqlite3
 import textwrap
-import time
 
 import pytest
 from killed_writers import run_and_kill
@@ -110,14 +109,35 @@ async def test_the_least_used_answers_go_first(tmp_path):
 
 async def test_a_damaged_file_is_moved_aside_and_the_search_goes_on(tmp_path, caplog):
     path = tmp_path / "c"
-    path.write_bytes(b"this is not a database " * 1000)
+    await CachedRetriever(Counting(), path).aclose()
+    path.write_bytes(path.read_bytes()[:100] + b"rubbish " * 1000)
     with caplog.at_level(logging.WARNING):
         cached = CachedRetriever(Counting(), path)
     assert "damaged" in caplog.text
     (aside,) = tmp_path.glob("c.damaged-*")
-    assert aside.read_bytes().startswith(b"this is not")
+    assert aside.read_bytes().endswith(b"rubbish ")
     assert len((await cached.search_many(["a"], 1))[0]) == 1
     await cached.aclose()
+
+
+def test_a_file_of_somebody_else_is_refused_and_left_as_it_is(tmp_path):
+    notes, small, empty, tables = (tmp_path / name for name in ("notes.txt", "small", "empty", "other.db"))
+    notes.write_text("the thesis, chapter one\n" * 1000)
+    small.write_text("x")
+    empty.touch()
+    with sqlite3.connect(tables) as connection:
+        connection.execute("CREATE TABLE people (name TEXT)")
+    connection.close()
+    for path in (notes, small, tables):
+        before = path.read_bytes()
+        with pytest.raises(
+            UsageError, match=r"is there and is no search cache; it is left as it is. Give another file"
+        ):
+            CachedRetriever(Counting(), path)
+        assert path.read_bytes() == before
+    assert not list(tmp_path.glob("*damaged*"))
+    asyncio.run(CachedRetriever(Counting(), empty).aclose())
+    assert empty.read_bytes().startswith(b"SQLite format 3")
 
 
 async def test_damage_found_while_running_costs_no_answer(tmp_path, caplog):
@@ -147,9 +167,7 @@ async def test_a_locked_file_is_passed_over(tmp_path):
     cached = CachedRetriever(inner, tmp_path / "c", lock_timeout_s=0.1)
     other = sqlite3.connect(tmp_path / "c")
     other.execute("BEGIN EXCLUSIVE")
-    start_s = time.perf_counter()
     assert len((await cached.search_many(["a"], 1))[0]) == 1
-    assert time.perf_counter() - start_s < 2
     assert cached.num_faults == 1
     other.rollback()
     other.close()

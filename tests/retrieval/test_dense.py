@@ -21,11 +21,11 @@ from tiny_encoders import tiny_encoder
 pytest.importorskip("sentence_transformers")
 
 from parallelsearch.errors import DataError, IndexDamagedError, ParallelSearchError, SearchError, UsageError
-from parallelsearch.indexing import build_index
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.dense import BATCHES_PER_BLOCK, DenseRetriever, build_dense
 from parallelsearch.retrieval.encoder import Encoder, Prefixes, Vectors
 from parallelsearch.retrieval.faiss_index import FaissSearcher, build_faiss, default_nlist
+from parallelsearch.retrieval.indexing import build_index
 from parallelsearch.retrieval.readymade import LinePassages, open_readymade
 from parallelsearch.retrieval.store import partial_folder
 from parallelsearch.retrieval.vector_files import open_vectors

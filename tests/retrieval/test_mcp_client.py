@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shlex
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -219,7 +221,7 @@ async def test_a_tool_that_hangs_times_out(no_leaks):
     start_s = time.perf_counter()
     with pytest.raises(SearchTimeoutError, match=r"0\.5 s"):
         await retriever.search_many(["slow"], 1)
-    assert time.perf_counter() - start_s < 2
+    assert time.perf_counter() - start_s < 20  # the tool takes 30 s
     await retriever.aclose()
 
 
@@ -229,7 +231,7 @@ async def test_servers_that_do_not_start_say_why(no_leaks):
     start_s = time.perf_counter()
     with pytest.raises(TransientSearchError, match="did not answer within 1 s"):
         await McpRetriever(command(FOREIGN, "silent"), connect_timeout_s=1).search_many(["a"], 1)
-    assert time.perf_counter() - start_s < 8
+    assert time.perf_counter() - start_s < 40  # it would say nothing for a minute
     with pytest.raises(UsageError, match="cannot be started"):
         await McpRetriever("/no/such/program --flag").search_many(["a"], 1)
     with pytest.raises(UsageError, match="no tool 'find'"):
@@ -292,10 +294,42 @@ async def test_over_http_a_lost_server_is_found_again_when_it_is_back():
     except TransientSearchError as error:
         gone = error
     assert isinstance(gone, TransientSearchError)
-    assert time.perf_counter() - start_s < 6
+    assert time.perf_counter() - start_s < 40
     with http_server("structured", port):
         (hits,) = await retriever.search_many(["c"], 1)
         assert hits[0].text == "c 1"
         assert retriever.describe() == {"kind": "mcp", "url": f"http://127.0.0.1:{port}/mcp", "tool": "web_search"}
         await retriever.aclose()
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name() == "mcp-connection"] == []
+
+
+@pytest.mark.parametrize("is_url", [False, True])
+def test_two_event_loops_use_one_retriever_at_the_same_time(is_url, no_leaks):
+    """Each has a connection of its own; one that closes takes none of the others' answers away."""
+    with contextlib.ExitStack() as stack:
+        if is_url:
+            with socket.socket() as sock:
+                sock.bind(("127.0.0.1", 0))
+                port = sock.getsockname()[1]
+            stack.enter_context(http_server("structured", port))
+        retriever = McpRetriever(f"http://127.0.0.1:{port}/mcp" if is_url else command(FOREIGN, "structured"))
+        both = threading.Barrier(2)
+        found: list[list[str]] = []
+
+        async def ask(name: str) -> None:
+            for turn in range(4):
+                await asyncio.to_thread(both.wait, 60)  # in the middle of it, both at once
+                queries = [f"{name}-{turn}-{number}" for number in range(3)]
+                found.append([hits[0].text for hits in await retriever.search_many(queries, 1)])
+            if name == "one":
+                await retriever.aclose()  # the other may be in the middle of its last call
+            await asyncio.to_thread(both.wait, 60)
+            await retriever.aclose()
+
+        threads = [threading.Thread(target=lambda name=name: asyncio.run(ask(name))) for name in ("one", "two")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    expected = [[f"{name}-{turn}-{n} 1" for n in range(3)] for name in ("one", "two") for turn in range(4)]
+    assert sorted(found) == sorted(expected)

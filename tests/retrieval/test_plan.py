@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallelsearch.errors import UsageError
-from parallelsearch.indexing import plan_index
-from parallelsearch.retrieval import plan as plan_module
 from parallelsearch.retrieval.base import Passage
+from parallelsearch.retrieval.indexing import plan_index
 from parallelsearch.retrieval.plan import PASSAGE_BYTES, plan
 
 GB = 1e9
@@ -30,31 +29,24 @@ def test_wikipedia_in_numbers_anyone_can_check() -> None:
     assert found.memory_bytes < 3 * GB
 
 
-def test_gpus_share_the_vectors() -> None:
-    one, four = (plan(21_000_000, "dense", dim=768, dtype="float16", num_gpus=n) for n in (1, 4))
-    assert one.gpu_bytes is not None
-    assert four.gpu_bytes is not None
-    assert 33 * GB < one.gpu_bytes < 36 * GB
-    assert four.gpu_bytes < 11 * GB
-    measured = plan(1_000_000, "dense", num_gpus=1, encode_per_s=2_000)
-    assert measured.build_s == pytest.approx(530, rel=0.02)
+def test_the_vectors_go_to_the_gpu() -> None:
+    found = plan(21_000_000, "dense", dim=768, dtype="float16", on_gpu=True)
+    assert found.gpu_bytes is not None
+    assert 33 * GB < found.gpu_bytes < 36 * GB
+    assert found.mapped_bytes < 15 * GB
 
 
-def test_encoding_time_comes_from_what_was_measured_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_module, "GPU_ENCODE_PER_S", {})
-    unknown = plan(1_000_000, "dense", num_gpus=1)
-    assert unknown.build_s is None  # not measured: said, not made up
-    assert "not measured" in "\n".join(unknown.lines())
-    monkeypatch.setattr(plan_module, "GPU_ENCODE_PER_S", {384: 10_000.0, 768: 4_000.0})
-    small, base = (plan(1_000_000, "dense", dim=dim, num_gpus=1) for dim in (384, 768))
-    assert small.build_s == pytest.approx(100 + 30, rel=0.02)  # encoding, reading
-    assert base.build_s == pytest.approx(250 + 30, rel=0.02)
-    large = plan(1_000_000, "dense", dim=1024, num_gpus=1)
-    assert large.build_s == pytest.approx(250 * 28 / 8 + 30, rel=0.02)
-    assert "scaled from an encoder of 768" in "\n".join(large.lines())
-    on_cpu = plan(1_000_000, "dense")
-    assert on_cpu.build_s is not None
-    assert on_cpu.build_s > 100 * (small.build_s or 0)
+def test_encoding_time_says_what_it_was_scaled_from() -> None:
+    """305,293 passages took 133.6 s with 384 dimensions and 279.9 s with 768 on an H200."""
+    small, base, large = (plan(305_293, "dense", dim=dim, on_gpu=True) for dim in (384, 768, 1024))
+    assert small.build_s == pytest.approx(133.6, rel=0.01)
+    assert base.build_s == pytest.approx(279.9, rel=0.01)
+    assert "scaled" not in "\n".join(base.lines())
+    assert large.build_s > 2 * base.build_s
+    assert "scaled from an encoder of 768 dimensions" in "\n".join(large.lines())
+    on_cpu = plan(305_293, "dense")
+    assert on_cpu.build_s > 40 * small.build_s
+    assert "2 CPU cores" in "\n".join(on_cpu.lines())
 
 
 def test_a_plan_follows_the_encoder_the_search_and_the_device() -> None:
@@ -78,8 +70,6 @@ def test_more_passages_never_cost_less(num_passages: int, kind: str, search: str
     small, large = (plan(n, kind, search=search) for n in (num_passages, num_passages * 2))
     assert large.total_disk_bytes > small.total_disk_bytes
     assert large.memory_bytes >= small.memory_bytes
-    assert large.build_s is not None
-    assert small.build_s is not None
     assert large.build_s > small.build_s
     json.dumps(large.to_dict())
 
@@ -87,7 +77,7 @@ def test_more_passages_never_cost_less(num_passages: int, kind: str, search: str
 def test_hybrid_is_both() -> None:
     lexical, dense, both = (plan(10_000, kind) for kind in ("bm25", "dense", "hybrid"))
     assert both.total_disk_bytes == pytest.approx(lexical.total_disk_bytes + dense.total_disk_bytes)
-    assert both.build_s == pytest.approx((lexical.build_s or 0) + (dense.build_s or 0))
+    assert both.build_s == pytest.approx(lexical.build_s + dense.build_s)
 
 
 def test_what_does_not_fit_is_said_with_a_way_out() -> None:
@@ -99,10 +89,6 @@ def test_what_does_not_fit_is_said_with_a_way_out() -> None:
     assert large.problems(memory_bytes=256 * GB, free_disk_bytes=500 * GB) == []
     [held] = plan(21_000_000, "dense", dim=768, search="hnsw").problems(memory_bytes=64 * GB, free_disk_bytes=900 * GB)
     assert "of memory, there are 64.0 GB" in held
-    [gpu] = plan(21_000_000, "dense", dim=768, num_gpus=1, encode_per_s=10).problems(
-        memory_bytes=64 * GB, free_disk_bytes=900 * GB, gpu_bytes=40 * GB
-    )
-    assert "or more GPUs" in gpu
 
 
 def test_wrong_questions_are_told() -> None:
@@ -114,8 +100,6 @@ def test_wrong_questions_are_told() -> None:
         plan(5, "dense", search="hsnw")
     with pytest.raises(UsageError, match="float32"):
         plan(5, "dense", dtype="int4")
-    with pytest.raises(UsageError, match="more than 0"):
-        plan(5, "dense", encode_per_s=0)
 
 
 def test_the_plan_of_a_dense_index_is_its_size(tmp_path: Path) -> None:

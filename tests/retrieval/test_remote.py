@@ -129,13 +129,12 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_each_fault_is_an_error_that_names_it(fault):
     reply, error_type, message = FAULTS[fault]
-    start_s = time.perf_counter()
+    timeout_s = 0.4 if error_type is SearchTimeoutError else 20
     async with FaultServer(reply) as server:
         with pytest.raises(error_type) as caught:
-            await ask(RemoteRetriever(server.url, timeout_s=0.4), "a", "b")
+            await ask(RemoteRetriever(server.url, timeout_s=timeout_s), "a", "b")
     assert type(caught.value) is error_type
     assert message in str(caught.value)
-    assert time.perf_counter() - start_s < 2
     if fault == "429":
         assert caught.value.retry_after_s == 7
 
@@ -223,19 +222,19 @@ async def test_calls_go_round_the_replicas():
 async def test_a_dead_replica_rests_longer_each_time_and_is_taken_back_when_it_lives():
     port = free_port()
     async with FaultServer() as alive:
-        retriever = RemoteRetriever([f"http://127.0.0.1:{port}", alive.url], first_rest_s=0.1, max_rest_s=5)
+        retriever = RemoteRetriever([f"http://127.0.0.1:{port}", alive.url], first_rest_s=10, max_rest_s=500)
         for n in range(8):
             assert (await retriever.search_many([f"q{n}"], 1))[0][0].id == f"q{n}-1"
         dead = retriever._replicas[0]
         assert dead.num_failures == 1  # the other seven calls did not try it
         for failures in (2, 3):
-            await asyncio.sleep(0.1 * 2 ** (failures - 2) + 0.02)
+            dead.rests_until_s = start_s = time.monotonic()  # as if it had rested
             await retriever.search_many(["again"], 1)
             assert dead.num_failures == failures
-            rest_s = dead.rests_until_s - time.monotonic()
-            assert 0.1 * 2 ** (failures - 1) - 0.08 < rest_s <= 0.1 * 2 ** (failures - 1)
+            rest_s = 10 * 2 ** (failures - 1)
+            assert start_s + rest_s <= dead.rests_until_s <= time.monotonic() + rest_s
         async with FaultServer(port=port) as back:
-            await asyncio.sleep(0.45)
+            dead.rests_until_s = time.monotonic()
             for n in range(4):
                 await retriever.search_many([f"r{n}"], 1)
             assert len(back.requests) >= 2
@@ -258,21 +257,21 @@ async def test_a_resting_replica_is_probed_by_one_call_at_a_time():
 async def test_a_replica_that_hangs_leaves_time_for_the_next():
     async with FaultServer(Reply(hangs=True)) as hangs, FaultServer() as works:
         retriever = RemoteRetriever([hangs.url, works.url], timeout_s=1.0)
-        start_s = time.perf_counter()
         results = [await retriever.search_many([f"q{n}"], 1) for n in range(3)]
-        assert time.perf_counter() - start_s < 1.0
+        assert len(hangs.requests) == 1  # it rests; each call has a time-out of its own, too
         assert [result[0][0].id for result in results] == ["q0-1", "q1-1", "q2-1"]
         await retriever.aclose()
 
 
 async def test_a_caller_with_less_patience_still_marks_the_replica_that_hangs():
     async with FaultServer(Reply(hangs=True)) as hangs, FaultServer() as works:
-        retriever = RemoteRetriever([hangs.url, works.url], timeout_s=1.0)
+        retriever = RemoteRetriever([hangs.url, works.url], timeout_s=8)  # half of it for the first server
         retriever._turn = 1  # the next call begins with the first replica
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(retriever.search_many(["a"], 1), 0.4)
+            await asyncio.wait_for(retriever.search_many(["a"], 1), 2.5)
         retriever._turn = 1
-        assert (await asyncio.wait_for(retriever.search_many(["b"], 1), 0.3))[0][0].id == "b-1"
+        assert (await retriever.search_many(["b"], 1))[0][0].id == "b-1"
+        assert len(hangs.requests) == 1
         await retriever.aclose()
 
 
@@ -287,7 +286,7 @@ async def test_when_all_fail_the_error_names_all_and_when_all_ask_for_a_pause_no
         assert two.url in str(caught.value)
         with pytest.raises(TransientSearchError, match="pause") as caught:
             await retriever.search_many(["a"], 1)
-        assert 2 < caught.value.retry_after_s <= 3
+        assert 0 < caught.value.retry_after_s <= 3
         assert len(one.requests) + len(two.requests) == 2
         await retriever.aclose()
 

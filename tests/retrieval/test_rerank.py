@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tiny_encoders import tiny_cross_encoder
+from typer.testing import CliRunner
 
 pytest.importorskip("sentence_transformers")
 
+from parallelsearch.cli.app import app
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result
 from parallelsearch.retrieval.bm25 import BM25Retriever
@@ -107,3 +110,21 @@ def test_what_it_says_of_itself(model: str) -> None:
     assert about["kind"] == "rerank"
     assert about["settings"] == {"model": model, "depth": 7}
     assert about["corpus_sha256"] == about["inner"]["corpus_sha256"]
+
+
+def test_retrieve_has_each_sub_querys_hits_put_in_order(model: str) -> None:
+    question, found = "Who is older, Claude Monet or Camille Pissarro?", []
+    for more in (["--rerank", model], []):
+        result = CliRunner().invoke(app, ["retrieve", question, "--k", "4", "--json", *more])
+        assert result.exception is None
+        found.append(json.loads(result.stdout)["passages"])
+    reranked, plain = found
+    assert [one["id"] for one in reranked] != [one["id"] for one in plain]
+    by_query: dict[str, list[tuple[int, float]]] = {}
+    for by in (by for one in reranked for by in one["found_by"]):
+        by_query.setdefault(by["query"], []).append((by["rank"], by["score"]))
+    assert len(by_query) == 2
+    for ranked in by_query.values():
+        scores = [score for _, score in sorted(ranked)]
+        assert scores == sorted(scores, reverse=True)
+        assert all(0 < score < 1 for score in scores)

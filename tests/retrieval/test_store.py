@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parallelsearch import files
 from parallelsearch.errors import DataError, IndexDamagedError, ParallelSearchError, UsageError
 from parallelsearch.retrieval import store
 from parallelsearch.retrieval.base import Passage
@@ -197,7 +198,7 @@ def build_and_die(out: Path, step: int) -> int:
     try:
         for name in ("rename", "replace", "unlink", "mkdir"):
             setattr(Path, name, counted(getattr(Path, name)))
-        store._sync = counted(store._sync)
+        store.sync = files.sync = counted(files.sync)
         shutil.rmtree = counted(shutil.rmtree)
         build(out, PASSAGES[:3], extra="new", overwrite=True)
         status = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -128,13 +127,11 @@ FAULTS = [
     ("reply", "error_type", "message"), FAULTS, ids=lambda value: value if isinstance(value, str) else ""
 )
 async def test_each_fault_is_a_value_without_the_key(engine, reply, error_type, message):
-    start_s = time.perf_counter()
     async with FaultServer(reply) as server:
-        (error,) = await ask(engine, server, "x", timeout_s=0.3)
+        (error,) = await ask(engine, server, "x", timeout_s=0.3 if reply.hangs else 20)
     assert type(error) is error_type
     assert message in str(error)
     assert engine.key_env is None or KEY not in str(error)
-    assert time.perf_counter() - start_s < 2
     if message == "429":
         assert error.retry_after_s == 2
     if message == "401" and engine.key_env:
@@ -166,18 +163,18 @@ async def test_retry_after_is_waited_for_and_other_queries_go_on():
     def answer(request):
         first = request.json["q"] == "busy" and sum(r.json["q"] == "busy" for r in server.requests) == 1
         return (
-            Reply("slow", 429, {"Retry-After": "0.4"})
+            Reply("slow", 429, {"Retry-After": "1"})
             if first
             else Reply({"organic": [{"title": "T", "link": "u", "snippet": "s"}]})
         )
 
     async with FaultServer(answer) as server:
-        search = Search(SerperRetriever(server.base_url), timeout_s=5)
+        search = Search(SerperRetriever(server.base_url), timeout_s=20)
         found = await search.search_many(["busy", "free"])
         await search.aclose()
     assert [one.error for one in found] == [None, None]
-    assert found[0].end_s - found[0].start_s >= 0.4
-    assert found[1].end_s - found[1].start_s < 0.3
+    assert found[0].end_s - found[0].start_s >= 1
+    assert found[1].end_s < found[0].end_s - 0.3
 
 
 @pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine.key_env])

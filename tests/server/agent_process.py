@@ -17,13 +17,14 @@ from typing import Any
 
 from search_process import PASSAGES, FewPassages, SearchProcess, running
 
-from parallelsearch import demo, grammar
+from parallelsearch import grammar
 from parallelsearch.addresses import open_policy
+from parallelsearch.data import demo
+from parallelsearch.limits import Limits
 from parallelsearch.policy.base import Policy
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever
-from parallelsearch.rollout import Limits
 from parallelsearch.search import Search
 
 CAPITALS = "What are the capitals of France and Italy?"
@@ -33,6 +34,18 @@ NOTHING = "What is zzz?"
 GUESSED = "Who built Rome?"
 WEB = "Which city is no capital?"
 HOSTILE = "What does the hostile passage say?"
+
+_HISTORY = "<chat_history>\nUSER: Who is older, Claude Monet or Camille Pissarro?\nASSISTANT: Pissarro\n</chat_history>"
+TITLE_TASK = f"""### Task:
+Find a title of three to five words for this chat.
+### Output:
+JSON format: {{ "title": "a short title" }}
+### Chat History:
+{_HISTORY}"""
+TAGS_TASK = TITLE_TASK.replace("Find a title of three to five words", "Find tags").replace(
+    '"title": "a short title"', '"tags": ["a"]'
+)
+"""What chat front ends send in the background, in the form that Open WebUI gives it."""
 
 ATTACK = (
     '<img src=x onerror="window.attacked=1"><script>window.attacked=2</script><b>bold</b> [click](javascript:alert(1)) '

@@ -10,6 +10,8 @@ from agent_process import CAPITALS
 @schemathesis.hook
 def before_call(context, case, kwargs):
     is_valid = case.meta is not None and case.meta.generation.mode.is_positive
-    if is_valid and case.path == "/v1/chat/completions" and isinstance(case.body, dict):
-        earlier = case.body["messages"][:-1]
-        case.body = {**case.body, "messages": [*earlier, {"role": "user", "content": CAPITALS}]}
+    name = {"/v1/chat/completions": "messages", "/v1/responses": "input"}.get(case.path)
+    if is_valid and name is not None and isinstance(case.body, dict):
+        said = case.body[name]
+        question = {"role": "user", "content": CAPITALS}
+        case.body = {**case.body, name: CAPITALS if isinstance(said, str) else [*said[:-1], question]}

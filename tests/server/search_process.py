@@ -112,13 +112,35 @@ def _open(request: urllib.request.Request) -> tuple[int, Any, dict[str, str]]:
     return status, json.loads(text) if is_json else text.decode(), lower
 
 
-@contextlib.contextmanager
-def running(folder: Path, script: str = __file__, **options: Any) -> Iterator[SearchProcess]:
+def search_r1_client(url: str, queries: list[str], topk: int) -> list[str]:
+    """What Search-R1's rollout does with the answer: POST, `.json()["result"]`, contents with title and text."""
+    payload = json.dumps({"queries": queries, "topk": topk, "return_scores": True}).encode()
+    request = urllib.request.Request(url, payload, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as response:
+        results = json.load(response)["result"]
+    texts = []
+    for documents in results:
+        text = ""
+        for number, item in enumerate(documents):
+            content = item["document"]["contents"]
+            title, body = content.split("\n")[0], "\n".join(content.split("\n")[1:])
+            text += f"Doc {number + 1}(Title: {title}) {body}\n"
+        texts.append(text)
+    return texts
+
+
+def running(folder: Path, script: str = __file__, **options: Any) -> contextlib.AbstractContextManager[SearchProcess]:
     """A server that listens, until the end of the block."""
     options["settings"] = {"port": 0, "token": None, **options.get("settings", {})}
+    return started([sys.executable, script, json.dumps(options)], folder)
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], folder: Path) -> Iterator[SearchProcess]:
+    """The same for a command that writes our log."""
     log = folder / f"server-{len(list(folder.iterdir()))}.log"
     with log.open("w") as stderr:
-        process = subprocess.Popen([sys.executable, script, json.dumps(options)], stderr=stderr, text=True)
+        process = subprocess.Popen(command, stderr=stderr, text=True)
     server = SearchProcess(process, log)
     try:
         for _ in range(1500):

@@ -15,7 +15,7 @@ from agent_process import agent, root_url
 from search_process import SearchProcess, running
 
 HERE = Path(__file__).parent
-MAX_EXAMPLES = 40
+MAX_EXAMPLES = 25
 TOKEN = "open-sesame"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import search_process
-from search_process import PASSAGES, SearchProcess, running
+from search_process import PASSAGES, SearchProcess, running, search_r1_client
 
 from parallelsearch.errors import SearchError, SearchTimeoutError, UsageError
 from parallelsearch.retrieval.remote import RemoteRetriever
@@ -95,25 +95,6 @@ def test_one_query_of_fifty_fails_in_its_place(server: SearchProcess):
 
 
 # ---- clients ---------------------------------------------------------------------------------------------------------
-
-
-def search_r1_client(url: str, queries: list[str], topk: int) -> list[str]:
-    """What Search-R1's rollout does with the answer: POST, `.json()["result"]`, contents with title and text."""
-    import urllib.request
-
-    payload = json.dumps({"queries": queries, "topk": topk, "return_scores": True}).encode()
-    request = urllib.request.Request(url, payload, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as response:
-        results = json.load(response)["result"]
-    texts = []
-    for documents in results:
-        text = ""
-        for number, item in enumerate(documents):
-            content = item["document"]["contents"]
-            title, body = content.split("\n")[0], "\n".join(content.split("\n")[1:])
-            text += f"Doc {number + 1}(Title: {title}) {body}\n"
-        texts.append(text)
-    return texts
 
 
 def test_a_search_r1_client_works_unchanged(server: SearchProcess):
@@ -223,7 +204,7 @@ def test_the_routes_are_documented(server: SearchProcess):
 
 
 def test_queries_of_many_clients_meet_in_batches(tmp_path):
-    with running(tmp_path, latency_s=0.05) as server, ThreadPoolExecutor(16) as pool:
+    with running(tmp_path, latency_s=0.3) as server, ThreadPoolExecutor(64) as pool:
         replies = list(pool.map(lambda n: server.post({"queries": [f"capital {n}"], "topk": 1}), range(64)))
         assert {status for status, _, _ in replies} == {200}
         _, metrics, _ = server.get("/metrics")
@@ -234,20 +215,23 @@ def test_queries_of_many_clients_meet_in_batches(tmp_path):
 
 
 def test_a_full_queue_says_when_to_come_again(tmp_path):
-    options = {"latency_s": 0.6, "max_batch": 4, "settings": {"max_pending_queries": 8, "max_queries": 4}}
+    options = {"latency_s": 1.5, "max_batch": 4, "settings": {"max_pending_queries": 8, "max_queries": 4}}
     with running(tmp_path, **options) as server, ThreadPoolExecutor(6) as pool:
-        replies = list(pool.map(lambda n: server.post({"queries": [f"capital {n} {i}" for i in range(4)]}), range(6)))
-        refused = [reply for reply in replies if reply[0] == 503]
-        assert len(refused) == 4
+        bodies = [{"queries": [f"capital {n} {i}" for i in range(4)]} for n in range(6)]
+        taken = [pool.submit(server.post, body) for body in bodies[:2]]
+        while server.get("/health")[1]["pending_queries"] < 8:
+            time.sleep(0.02)
+        refused = list(pool.map(server.post, bodies[2:]))
+        assert [status for status, _, _ in refused] == [503] * 4
         assert all(int(headers["retry-after"]) >= 1 for _, _, headers in refused)
         assert "the limit is 8" in refused[0][1]["detail"]
-        assert [status for status, _, _ in replies].count(200) == 2
+        assert [one.result()[0] for one in taken] == [200, 200]
         assert server.post({"queries": ["Seine"]})[0] == 200  # there is room again
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_requests_that_were_taken_are_answered_before_the_server_ends(tmp_path, number):
-    with running(tmp_path, latency_s=1.0, max_batch=4, settings={"max_queries": 4}) as server:
+    with running(tmp_path, latency_s=2.0, max_batch=8, settings={"max_queries": 4}) as server:
         replies: list = []
         clients = [
             threading.Thread(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-IMPORTS = ["torch", "datasets", "peft", "trl", "parallelsearch.training.grpo", "parallelsearch.training.__main__"]
+IMPORTS = ["torch", "datasets", "peft", "trl", "parallelsearch.training.grpo", "parallelsearch.cli.app"]
 
 
 def train_as(rank: int, world: int, port: int, arguments: Sequence[str], output: str) -> None:
@@ -25,10 +25,11 @@ def train_as(rank: int, world: int, port: int, arguments: Sequence[str], output:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     import torch
 
-    from parallelsearch.training.__main__ import main
+    from parallelsearch.cli.app import main
 
     torch.set_num_threads(1)
-    sys.exit(main(arguments))
+    sys.argv = ["parallelsearch", "train", *arguments]
+    main()
 
 
 class Ranks:

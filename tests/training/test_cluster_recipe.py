@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shlex
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from parallelsearch.cli import app
+from parallelsearch.cli.app import app
 from parallelsearch.config import parse
 from parallelsearch.errors import MissingExtraError, ParallelSearchError, UsageError
+from parallelsearch.training.recipe import Recipe
 from parallelsearch.training.verl import installed, launch
 from parallelsearch.training.verl.overrides import hydra_value, verl_overrides
 from parallelsearch.training.verl.recipe import VerlRecipe, is_cluster_recipe, load_cluster_recipe
@@ -29,15 +31,64 @@ def told(recipe: VerlRecipe) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_shipped_recipes_load_and_say_that_they_were_not_run(path: Path) -> None:
+def test_shipped_recipes_load_and_say_whether_they_were_run(path: Path) -> None:
     assert is_cluster_recipe(path)
-    assert load_cluster_recipe(path).out.name == path.stem
-    assert "Not run where this was written" in path.read_text(encoding="utf-8")
+    recipe = load_cluster_recipe(path)
+    assert recipe.out.name == path.stem
+    text = path.read_text(encoding="utf-8")
+    assert ("Run on an H200" in text) == (recipe.verl.num_gpus == 1)
+    assert ("Not run where this was written" in text) == (recipe.verl.num_gpus > 1)
 
 
 def test_the_named_recipes_are_there() -> None:
-    names = {"7b-grpo", "7b-ppo-paper", "3b-2gpu", "32b-2nodes", "7b-colocate-async", "7b-separate-async"}
+    names = {
+        "135m-1gpu",
+        "135m-1gpu-ppo",
+        "7b-grpo",
+        "7b-ppo-paper",
+        "3b-2gpu",
+        "32b-2nodes",
+        "7b-colocate-async",
+        "7b-separate-async",
+    }
     assert {path.stem for path in RECIPES} == {f"verl-{name}" for name in names}
+
+
+def test_the_extra_names_no_trl() -> None:
+    """verl 0.9.1 fails while it builds a model where TRL 1.16 is installed."""
+    project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"]
+
+    def named(extra: str) -> set[str]:
+        found = set()
+        for line in extras[extra]:
+            inner = re.match(r"parallelsearch\[([\w,-]+)\]", line)
+            found |= set().union(*map(named, inner[1].split(","))) if inner else {re.split(r"[^\w.-]", line)[0].lower()}
+        return found
+
+    assert "trl" in named("train")
+    assert "trl" not in named("verl")
+    pins = (FOLDER.parent / "constraints-verl.txt").read_text(encoding="utf-8").lower()
+    assert "\nverl==" in pins
+    assert "\ntrl==" not in pins
+
+
+def test_attention_without_flash_attn() -> None:
+    """What verl asks of FlashAttention unless it is told otherwise: packed rows, its cross entropy, the critic's loader."""
+    changes = {"train.algorithm": "ppo", "train.samples_per_question": 1}
+    plain = told(load_cluster_recipe(FOLDER / "verl-135m-1gpu-ppo.toml", changes))
+    for section in ("actor_rollout_ref.model", "critic.model"):
+        assert plain[f"{section}.use_remove_padding"] == "False"
+        assert plain[f"+{section}.override_config.attn_implementation"] == "sdpa"
+    assert plain["actor_rollout_ref.model.use_fused_kernels"] == "True"
+    hook = "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES"
+    assert plain[hook] == "parallelsearch.training.verl.critic"
+    flash = told(
+        load_cluster_recipe(FOLDER / "verl-135m-1gpu-ppo.toml", {**changes, "model.attention": "flash_attention_2"})
+    )
+    assert flash["actor_rollout_ref.model.use_remove_padding"] == flash["critic.model.use_remove_padding"] == "True"
+    assert flash["actor_rollout_ref.model.use_fused_kernels"] == "False"
+    assert hook not in flash
 
 
 def test_the_papers_values() -> None:
@@ -92,6 +143,10 @@ def test_the_papers_values() -> None:
         ("verl.max_prompt_tokens=6144", ["leaves nothing"]),
         ("train.micro_batch_tokens=1024", ["micro_batch_tokens", "max_tokens"]),
         ("rollout.top_p=0.9", ["whole vocabulary"]),
+        ("train.algorithm=sft", ["verl has no 'sft'"]),
+        ("train.lr_schedule=linear", ["verl has no 'linear'"]),
+        ("train.scale_rewards=batch", ["verl has no 'batch'"]),
+        ("data.validation=[]", ["'data.validation' is missing"]),
         ("rollout.engine=slot", ["unknown key 'rollout.engine'"]),
         ("reward.preset=papper", ["'paper'"]),
     ],
@@ -123,6 +178,39 @@ def test_own_overrides_win_and_paths_are_whole(tmp_path: Path, monkeypatch: pyte
     assert keys["+parallelsearch.search.address"] == f"bm25:{tmp_path}/indexes/wiki"
     assert keys["data.train_files"] == f"[{tmp_path}/one.parquet,s3://bucket/two.parquet]"
     assert keys["trainer.default_local_dir"] == f"{tmp_path}/runs/verl-7b-grpo/checkpoints"
+
+
+@pytest.mark.parametrize(
+    ("address", "whole"),
+    [
+        ("milvus:corpus.db", "milvus:{here}/corpus.db"),
+        ("milvus:http://milvus:19530", "milvus:http://milvus:19530"),
+        ("replay:searches.jsonl", "replay:{here}/searches.jsonl"),
+        ("http://one:8000/retrieve", "http://one:8000/retrieve"),
+        ("mcp:uvx server", "mcp:uvx server"),
+        ("demo", "demo"),
+    ],
+)
+def test_a_worker_in_another_folder_finds_search_and_cache(
+    address: str, whole: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    changes = {"search.address": address, "search.cache": "searches.sqlite"}
+    own = told(load_cluster_recipe(FOLDER / "verl-7b-grpo.toml", changes))
+    assert own["+parallelsearch.search.address"] == hydra_value(whole.format(here=tmp_path))
+    assert own["+parallelsearch.search.cache"] == f"{tmp_path}/searches.sqlite"
+
+
+@pytest.mark.parametrize("section", ["model", "data", "train", "rollout", "reward", "ppo", "search"])
+def test_a_key_of_both_recipes_is_declared_once(section: str) -> None:
+    """Both classes of a section get its shared keys, and with them the defaults, from one class."""
+    here, cluster = (kind.model_fields[section].annotation for kind in (Recipe, VerlRecipe))
+    assert here is not None
+    assert cluster is not None
+    for name in here.model_fields.keys() & cluster.model_fields.keys():
+        homes = [[one for one in kind.__mro__ if name in inspect.get_annotations(one)] for kind in (here, cluster)]
+        assert homes[0] == homes[1], name
+        assert here.model_fields[name].default == cluster.model_fields[name].default, name
 
 
 def test_what_the_algorithms_and_trainers_add() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from parallelsearch.training.verl.rows import (
     targets_of,
     write_rows,
 )
-from parallelsearch.trajectory import Query, Question, Segment, Trajectory, Turn
+from parallelsearch.trajectory import Query, Question, QuestionPart, Segment, Trajectory, Turn
 
 GATED = RewardSettings()
 MONET = Question("Who is older, Monet or Pissarro?", ["Pissarro"], "m1", "own", "comparison", "parallel")
@@ -32,8 +33,21 @@ MONET = Question("Who is older, Monet or Pissarro?", ["Pissarro"], "m1", "own", 
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_question_survives_the_row() -> None:
-    assert question_of_row(row_of_question(MONET, "train")) == MONET
+LABELLED = replace(
+    MONET,
+    supporting_titles=["Claude Monet", "Camille Pissarro"],
+    gold_passage_ids={"Claude Monet": ["p1", "p2"], "Camille Pissarro": ["p3"]},
+    parts=[QuestionPart(["Monet", "Claude Monet"]), QuestionPart(["Pissarro"], 2)],
+)
+
+
+@pytest.mark.parametrize("question", [MONET, LABELLED])
+def test_a_question_survives_the_row(question: Question, tmp_path: Path) -> None:
+    """With what rewards count by; through Parquet too, where rows of a file share their columns."""
+    assert question_of_row(row_of_question(question, "train")) == question
+    write_rows(tmp_path / "rows.parquet", [MONET, question], "train", "parallel")
+    rows = pq.read_table(tmp_path / "rows.parquet").to_pylist()
+    assert [question_of_row(row) for row in rows] == [MONET, question]
 
 
 def test_an_index_follows_from_the_question() -> None:
@@ -99,14 +113,14 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         check_file(tmp_path / "nothing.parquet", "parallel", GATED)
     text = tmp_path / "text.parquet"
     text.write_text("not Parquet")
-    with pytest.raises(DataError, match="not readable as Parquet"):
+    with pytest.raises(DataError, match="damaged, or not Parquet"):
         check_file(text, "parallel", GATED)
 
 
 def test_the_other_prompt_is_found_out(tmp_path: Path) -> None:
     path = tmp_path / "train.parquet"
     write_rows(path, [MONET], "train", "sequential")
-    with pytest.raises(DataError, match=r"line 1.*rollout\.mode = 'parallel'.*--mode parallel"):
+    with pytest.raises(DataError, match=r"line 1.*rollout\.dialect = 'parallel'.*--dialect parallel"):
         check_file(path, "parallel", GATED)
 
 
@@ -141,7 +155,7 @@ def trajectory(answer: str = "Pissarro", error: str | None = None) -> Trajectory
         id="m1",
         dataset="own",
         kind="parallel",
-        turns=[Turn(queries), Turn()],
+        turns=[Turn(queries, action="search", separated=True), Turn(action="answer")],
         answer=answer,
         stop="answer",
         step=4,
@@ -163,6 +177,18 @@ def test_the_record_gives_the_reward_of_the_whole_trajectory(preset: str, answer
     assert scores["score"] == pytest.approx(expected.total)
     assert scores["decomposition"] == pytest.approx(expected.decomposition)
     assert scores["acc"] == float(answer == "Pissarro")
+
+
+@pytest.mark.parametrize(("preset", "decomposition"), [("coverage", 0.1), ("label-free", 0.15)])
+def test_parts_and_gold_of_a_row_reach_the_reward(preset: str, decomposition: float) -> None:
+    """From the row to the score: one of two parts has no query of its own, one of two gold pages was found."""
+    asked = replace(LABELLED, parts=[QuestionPart(["Monet"]), QuestionPart(["Renoir"])])
+    question = question_of_row(row_of_question(asked, "train"))
+    whole = trajectory()
+    whole.parts, whole.gold_passage_ids = question.parts, question.gold_passage_ids
+    whole.supporting_titles = question.supporting_titles
+    scores = compute_score("own", "", ["Pissarro"], {"trajectory": record_of(whole)}, preset=preset)
+    assert scores["decomposition"] == pytest.approx(decomposition)
 
 
 def test_the_weights_of_the_recipe_count() -> None:

@@ -10,11 +10,11 @@ import torch
 from tiny_runs import demo_search, tiny_model, tiny_recipe
 
 from parallelsearch.errors import UsageError
-from parallelsearch.training.loop import run
-from parallelsearch.training.metrics_log import read_metrics
-from parallelsearch.training.models import Weights, load_weights
+from parallelsearch.training.metrics import read_metrics
 from parallelsearch.training.recipe import ModelSettings
+from parallelsearch.training.run import run
 from parallelsearch.training.smoke import questions
+from parallelsearch.training.weights import Weights, load_weights
 
 
 def weights_of(fold: bool | None, **settings: Any) -> Weights:
@@ -73,7 +73,14 @@ def test_folding_is_for_plain_lora_on_a_gpu_unless_asked_for() -> None:
         weights_of(True, lora_dropout=0.1)
 
 
-@pytest.mark.parametrize("changes", [{}, {"train.updates_per_step": 2, "train.passes_per_step": 2}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"train.updates_per_step": 2, "train.passes_per_step": 2},
+        {"train.updates_per_step": 2, "rollout.temperature": 0.7},
+    ],
+)
 def test_a_run_through_the_copy_has_the_curve_of_a_run_through_peft(tmp_path: Path, changes: dict[str, Any]) -> None:
     curves = []
     for fold in (False, True):

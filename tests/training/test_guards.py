@@ -9,11 +9,10 @@ import pytest
 import torch
 from tiny_runs import demo_search, tiny_model, tiny_recipe
 
+from parallelsearch.rewards import PARTS
 from parallelsearch.training import grpo, smoke
 from parallelsearch.training.guards import Alarms, GradientGuard, TrainingStoppedError, displacement
-from parallelsearch.training.loop import run
-from parallelsearch.training.metrics_log import (
-    REWARD_PARTS,
+from parallelsearch.training.metrics import (
     MetricsLog,
     Sums,
     has_zero_variance,
@@ -21,6 +20,7 @@ from parallelsearch.training.metrics_log import (
     trajectory_metrics,
 )
 from parallelsearch.training.recipe import GuardSettings
+from parallelsearch.training.run import run
 from parallelsearch.trajectory import Query, Segment, Trajectory, Turn
 
 
@@ -187,7 +187,7 @@ def test_groups_that_differ_only_in_shaping_are_counted_apart() -> None:
             "q",
             [],
             ["yes"],
-            rewards=dict.fromkeys(REWARD_PARTS, 0.0) | {"outcome": outcome, "total": outcome + shaping},
+            rewards=dict.fromkeys(PARTS, 0.0) | {"outcome": outcome, "total": outcome + shaping},
         )
 
     groups = [(0.0, 0.4), (0.0, 0.2)], [(1.0, 0.4), (0.0, 0.4)], [(1.0, 0.4), (1.0, 0.4)], [(1.0, 0.2), (0.0, 0.4)]
@@ -229,3 +229,18 @@ def test_the_log_survives_a_kill_in_the_middle_of_a_line(tmp_path: Path) -> None
         (4, 9.0),
     ]
     assert read_metrics(log.path)[0]["bad"] is None
+
+
+def test_alarms_ring_in_a_short_run():
+    """With a window of 20 steps nothing could ring in a run of 12."""
+    alarms = Alarms(GuardSettings(), num_steps=12)
+    rung = [alarm.name for _ in range(12) for alarm in alarms.step({"search_rate": 0.0})]
+    assert rung == ["search_collapse"]
+    assert not [alarm for _ in range(12) for alarm in Alarms(GuardSettings()).step({"search_rate": 0.0})]
+
+
+def test_a_sequential_baseline_does_not_collapse_into_itself():
+    figures = {"split/parallel": 0.0}
+    parallel, sequential = Alarms(GuardSettings(window=2), 8), Alarms(GuardSettings(window=2), 8, may_split=False)
+    assert [alarm.name for _ in range(3) for alarm in parallel.step(figures)] == ["serial_collapse"]
+    assert [alarm.name for _ in range(3) for alarm in sequential.step(figures)] == []

@@ -14,11 +14,11 @@ from parallelsearch.errors import ParallelSearchError
 from parallelsearch.training import checkpoints, smoke
 from parallelsearch.training.collect import Collector
 from parallelsearch.training.grpo import Plan
-from parallelsearch.training.loop import run
-from parallelsearch.training.metrics_log import curve, read_metrics
-from parallelsearch.training.models import load_weights
+from parallelsearch.training.metrics import curve, read_metrics
 from parallelsearch.training.ppo import CRITIC_FILE, PpoTrainer, gae, token_rewards
+from parallelsearch.training.run import run
 from parallelsearch.training.sampler import sampling_policy
+from parallelsearch.training.weights import load_weights
 
 CHANGES: dict[str, Any] = {"train.algorithm": "ppo", "ppo.critic_lr": 5e-3}
 

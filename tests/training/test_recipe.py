@@ -11,11 +11,12 @@ from tiny_runs import VALUES, tiny_recipe
 
 from parallelsearch.answers import normalise
 from parallelsearch.errors import UsageError
+from parallelsearch.limits import Limits
 from parallelsearch.rewards import Weights
-from parallelsearch.rollout import Limits
-from parallelsearch.training import questions, smoke, sweep
+from parallelsearch.training import questions, smoke
 from parallelsearch.training.collect import check_questions, rollout_seed
 from parallelsearch.training.recipe import DataSettings, Recipe, RewardSettings, load_recipe, parse_recipe
+from parallelsearch.training.sweep import grid, sweep
 from parallelsearch.trajectory import Question
 
 FOLDER = Path(__file__).parents[2] / "recipes"
@@ -54,6 +55,8 @@ def test_defaults_are_those_of_the_core() -> None:
         ("train.samples_per_question=1", ["at least 2 for grpo"]),
         ("train.updates_per_step=3", ["must divide 16"]),
         ("rollout.top_p=0.9", ["rollout.top_p", "whole vocabulary"]),
+        ("rollout.dialect=paralel", ["there is no dialect 'paralel'", "Did you mean 'parallel'"]),
+        ("rollout.dialect=rag", ["'rag' cannot be trained", "a prompt of its own"]),
         ("train.micro_batch_tokens=128", ["micro_batch_tokens", "max_tokens"]),
         ("rollout.max_turns=0", ["max_turns must be at least 1"]),
         ("guards.llds=0.1", ["updates_per_step"]),
@@ -140,26 +143,26 @@ def test_seeds_of_rollouts_are_all_different() -> None:
 
 def test_the_lambda_sweep_is_a_grid_of_sixteen() -> None:
     recipe = load_recipe(next(path for path in RECIPES if path.stem == "sweep-lambda"))
-    points = sweep.grid(recipe)
+    points = grid(recipe)
     assert len(points) == 16
     assert len({point.name for point in points}) == 16
     assert points[1].settings == {"reward.decomposition": 0.0, "reward.search_count": 0.15}
 
 
-def write_sweep(path: Path, out: Path, grid: str) -> Path:
+def write_sweep(path: Path, out: Path, values: str) -> Path:
     sections: dict[str, Any] = {**VALUES, "train": {**VALUES["train"], "out": str(out), "steps": 2}}
     text = "".join(
         f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
         for section, values in sections.items()
     )
-    path.write_text(f"{text}[sweep]\n{grid}\n", encoding="utf-8")
+    path.write_text(f"{text}[sweep]\n{values}\n", encoding="utf-8")
     return path
 
 
 def test_a_sweep_checks_all_points_first(tmp_path: Path) -> None:
     path = write_sweep(tmp_path / "sweep.toml", tmp_path / "runs", '"train.lr" = [1e-3, -1.0]')
     with pytest.raises(UsageError, match=r"train\.lr.*greater than 0"):
-        sweep.sweep(path)
+        sweep(path)
     assert not (tmp_path / "runs").exists()
 
 
@@ -167,7 +170,7 @@ def test_a_sweep_checks_all_points_first(tmp_path: Path) -> None:
 def test_a_sweep_runs_its_grid_and_passes_over_what_is_done(tmp_path: Path) -> None:
     path = write_sweep(tmp_path / "sweep.toml", tmp_path / "runs", '"reward.preset" = ["paper", "label-free"]')
     lines: list[str] = []
-    records = sweep.sweep(path, say=lines.append)
+    records = sweep(path, say=lines.append)
     assert [record["reward.preset"] for record in records] == ["paper", "label-free"]
     assert records[0]["reward/total"] != records[1]["reward/total"]
     table = (tmp_path / "runs" / "sweep.csv").read_text(encoding="utf-8").splitlines()
@@ -175,11 +178,34 @@ def test_a_sweep_runs_its_grid_and_passes_over_what_is_done(tmp_path: Path) -> N
     assert table[0].startswith("reward.preset,best_val_accuracy,accuracy")
     assert (tmp_path / "runs" / "preset=paper" / "metrics.jsonl").is_file()
     again: list[str] = []
-    assert sweep.sweep(path, say=again.append) == records
+    assert sweep(path, say=again.append) == records
     assert sum("done already" in line for line in again) == 2
 
 
 def test_a_recipe_without_sweep_is_not_swept(tmp_path: Path) -> None:
     recipe: Recipe = tiny_recipe(tmp_path)
     with pytest.raises(UsageError, match=r"no \[sweep\] section"):
-        sweep.grid(recipe)
+        grid(recipe)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("trl.delta", None),
+        ("trl.optim", None),
+        ("trl.deltas", ["GRPOConfig has no such key", "'delta'"]),
+        ("trl.learning_rate", ["is set by the run itself", "own sections"]),
+    ],
+)
+def test_trls_own_keys_pass_through_and_ours_stay_ours(tmp_path: Path, key: str, words: list[str] | None) -> None:
+    from parallelsearch.training.grpo import grpo_config
+
+    value = "sgd" if key == "trl.optim" else 0.5
+    recipe = parse_recipe(VALUES, {"train.out": str(tmp_path), key: value})
+    if words is None:
+        assert getattr(grpo_config(recipe), key.removeprefix("trl.")) == value
+        return
+    with pytest.raises(UsageError) as caught:
+        grpo_config(recipe)
+    for word in words:
+        assert word in str(caught.value)

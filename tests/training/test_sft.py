@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from parallelsearch import grammar
+from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.errors import UsageError
+from parallelsearch.policy import models
 from parallelsearch.training import sft
-from parallelsearch.training.coldstart_run import TokenizerEncoder
-from parallelsearch.training.metrics_log import read_metrics
+from parallelsearch.training.metrics import read_metrics
 from parallelsearch.training.recipe import Recipe, parse_recipe
 from parallelsearch.training.smoke import make_model, make_tokenizer
 from parallelsearch.trajectory import Segment, Trajectory, write_trajectories
@@ -78,7 +79,7 @@ def run(recipe: Recipe, tokenizer: Any, **options: Any) -> sft.SftResult:
 
 def test_labels_stand_on_the_models_tokens_and_nowhere_else(trajectories: list[Trajectory]) -> None:
     trajectory = trajectories[0]
-    row = sft.row_of(trajectory)
+    row = sft.labelled_row(trajectory)
     expected: list[int] = []
     for segment in trajectory.segments:
         ids = segment.token_ids or []
@@ -88,12 +89,12 @@ def test_labels_stand_on_the_models_tokens_and_nowhere_else(trajectories: list[T
 
 
 def test_rows_survive_the_file_without_being_tokenised_again(trajectories: list[Trajectory], file: Path) -> None:
-    assert sft.load_rows([str(file)], 1024).rows == [sft.row_of(trajectory) for trajectory in trajectories]
+    assert sft.load_rows([str(file)], 1024).rows == [sft.labelled_row(trajectory) for trajectory in trajectories]
 
 
 def test_what_cannot_be_a_row_is_counted_or_refused(trajectories: list[Trajectory], tmp_path: Path) -> None:
     only_prompt = Trajectory("q", [Segment("prompt", "q", [1, 2])])
-    found = sft.rows_of([*trajectories, only_prompt], max_length=len(sft.row_of(trajectories[0]).input_ids))
+    found = sft.rows_of([*trajectories, only_prompt], max_length=len(sft.labelled_row(trajectories[0]).input_ids))
     assert found.num_untrainable == 1
     assert found.num_too_long + len(found.rows) == len(trajectories)
     with pytest.raises(UsageError, match="no token ids"):
@@ -119,7 +120,7 @@ def test_micro_batches_divide_the_batch(batch_size: int, longest: int, max_token
 
 
 def trainer_for(rows: sft.SftRows, tokenizer: Any, tmp_path: Path) -> Any:
-    from parallelsearch.training.models import load_weights
+    from parallelsearch.training.weights import load_weights
 
     recipe = recipe_for(tmp_path / "none", tmp_path / "run")
     weights = load_weights(
@@ -136,7 +137,7 @@ def loss_of(trainer: Any, rows: list[sft.SftRow]) -> Any:
 def test_the_loss_is_the_mean_over_the_models_tokens(
     trajectories: list[Trajectory], tokenizer: Any, tmp_path: Path
 ) -> None:
-    rows = [sft.row_of(trajectory) for trajectory in trajectories[:3]]
+    rows = [sft.labelled_row(trajectory) for trajectory in trajectories[:3]]
     trainer = trainer_for(sft.SftRows(rows), tokenizer, tmp_path)
     total, count = 0.0, 0
     with torch.no_grad():
@@ -155,7 +156,7 @@ def test_a_token_that_is_not_the_models_gets_a_gradient_of_exactly_zero(
 ) -> None:
     """The output layer learns a token only where it is a label: with labels on one token, no logit elsewhere matters."""
     trajectory = trajectories[0]
-    row = sft.row_of(trajectory)
+    row = sft.labelled_row(trajectory)
     place = row.labels.index(next(label for label in row.labels if label != sft.IGNORED))
     lone = sft.SftRow(
         row.input_ids, [sft.IGNORED] * place + [row.labels[place]] + [sft.IGNORED] * (len(row.labels) - place - 1)
@@ -195,7 +196,7 @@ def test_eight_trajectories_are_learned_by_heart(
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(result.final)
-    row = sft.row_of(trajectories[3])
+    row = sft.labelled_row(trajectories[3])
     start = row.labels.index(next(label for label in row.labels if label != sft.IGNORED))
     turn = trajectories[3].segments[1].token_ids or []
     with torch.no_grad():
@@ -268,6 +269,23 @@ def test_lora_trains_and_saves_only_the_adapter(tokenizer: Any, file: Path, tmp_
     config = json.loads((result.final / "adapter_config.json").read_text(encoding="utf-8"))
     assert config["r"] == 4
     assert not (result.final / "model.safetensors").exists()
+
+
+def test_an_adapter_of_sft_knows_its_base_and_trls_own_keys_pass_through(
+    tokenizer: Any, file: Path, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    make_model(tokenizer).save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    changes = {"model.lora_rank": 4, "train.steps": 2, "train.save_every": 1, "model.name": str(base)}
+    recipe = recipe_for(file, tmp_path / "run", **changes, **{"trl.adam_epsilon": 1.0})
+    result = sft.run_sft(recipe)
+    assert result.final is not None
+    for folder in (result.final, tmp_path / "run" / "checkpoints" / "checkpoint-1"):
+        note = json.loads((folder / "parallelsearch.json").read_text(encoding="utf-8"))
+        assert note == {"base_hash": models.base_hash(base), "base": str(base)}
+    plain = sft.run_sft(recipe_for(file, tmp_path / "plain", **changes))
+    assert plain.loss != result.loss, "TRL took the value"
 
 
 def test_folding_changes_nothing_but_the_speed(tokenizer: Any, file: Path, tmp_path: Path) -> None:

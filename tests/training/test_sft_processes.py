@@ -11,10 +11,10 @@ import pytest
 from ranks import Ranks
 
 from parallelsearch import grammar
+from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.training import checkpoints
-from parallelsearch.training.coldstart_run import TokenizerEncoder
-from parallelsearch.training.metrics_log import curve, read_metrics
-from parallelsearch.training.row_order import RowOrder
+from parallelsearch.training.batches import RowOrder
+from parallelsearch.training.metrics import curve, read_metrics
 from parallelsearch.training.sft import train_sft
 from parallelsearch.training.smoke import make_model, make_tokenizer
 from parallelsearch.trajectory import Trajectory, write_trajectories

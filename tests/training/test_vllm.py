@@ -34,12 +34,14 @@ from vllm_server import make_app
 from parallelsearch.errors import MissingExtraError, PolicyError, UsageError
 from parallelsearch.grammar import STOP_STRINGS
 from parallelsearch.policy.base import Sampling
-from parallelsearch.policy.stops import StopBank
-from parallelsearch.training import loop, vllm_link, vllm_policy
+from parallelsearch.policy.engine.stops import StopBank
+from parallelsearch.training import run as loop
+from parallelsearch.training import vllm as vllm_policy
+from parallelsearch.training import vllm_link
 from parallelsearch.training.guards import TrainingStoppedError
-from parallelsearch.training.models import load_weights
 from parallelsearch.training.recipe import ModelSettings
-from parallelsearch.training.vllm_policy import ServerEngine, cut, turn_seed
+from parallelsearch.training.vllm import ServerEngine, cut, turn_seed
+from parallelsearch.training.weights import load_weights
 
 HERE = Path(__file__).parent
 VERSION = "0.31.0"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from parallelsearch import demo
+from parallelsearch.data import demo
 from parallelsearch.search import Search
 from parallelsearch.training import smoke
 from parallelsearch.training.recipe import Recipe, parse_recipe

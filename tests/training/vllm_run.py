@@ -19,11 +19,12 @@ from trl.generation.vllm_client import VLLMClient
 
 from parallelsearch.grammar import STOP_STRINGS
 from parallelsearch.policy.base import Sampling
-from parallelsearch.training import loop, smoke, vllm_link
+from parallelsearch.training import run as loop
+from parallelsearch.training import smoke, vllm_link
 from parallelsearch.training.collect import Collector
-from parallelsearch.training.metrics_log import read_metrics
-from parallelsearch.training.models import load_weights
+from parallelsearch.training.metrics import read_metrics
 from parallelsearch.training.sampler import sampling_policy
+from parallelsearch.training.weights import load_weights
 from parallelsearch.trajectory import read_trajectories
 
 MODEL, PORT, OUT, RESULT = sys.argv[1:]

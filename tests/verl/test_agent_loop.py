@@ -13,22 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import uvicorn
 from cluster_runs import MONET, TURNS, ModelServer, ScriptServer, batch_of, tiny_recipe, worker_of
 from fastapi import FastAPI, HTTPException, Request
 
-from parallelsearch import demo
+from parallelsearch.data import demo
 from parallelsearch.errors import UsageError
 from parallelsearch.policy.base import Generation, OnText, Sampling
 from parallelsearch.policy.encoding import EncodingPolicy
 from parallelsearch.search import Search
-from parallelsearch.training.collect import Collector, Row, row_of
+from parallelsearch.training import smoke
+from parallelsearch.training.collect import Collector, TokenRow, token_row
 from parallelsearch.training.recipe import RolloutSettings
 from parallelsearch.trajectory import Question, Segment
 
+GOLDEN = json.loads((Path(__file__).parent / "trl_rows.json").read_text(encoding="utf-8"))
 
-def rows_of(output: Any, prompt_length: int, response_length: int) -> list[Row]:
+
+def rows_of(output: Any, prompt_length: int, response_length: int) -> list[TokenRow]:
     """verl's padded batch as plain rows."""
     rows = []
     for number in range(len(output)):
@@ -36,7 +38,7 @@ def rows_of(output: Any, prompt_length: int, response_length: int) -> list[Row]:
         prompt = output.batch["prompts"][number][attention[:prompt_length]].tolist()
         inside = attention[prompt_length:]
         rows.append(
-            Row(
+            TokenRow(
                 prompt,
                 output.batch["responses"][number][inside].tolist(),
                 output.batch["response_mask"][number][inside].tolist(),
@@ -48,7 +50,9 @@ def rows_of(output: Any, prompt_length: int, response_length: int) -> list[Row]:
     return rows
 
 
-async def run(recipe: Any, server: Any, questions: Sequence[Question], validate: bool = False) -> tuple[Any, list[Row]]:
+async def run(
+    recipe: Any, server: Any, questions: Sequence[Question], validate: bool = False
+) -> tuple[Any, list[TokenRow]]:
     output = await worker_of(recipe, server).generate_sequences(batch_of(questions, validate=validate))
     return output, rows_of(output, recipe.verl.max_prompt_tokens, recipe.rollout.max_tokens)
 
@@ -174,7 +178,7 @@ async def test_golden_script(tiny: Path, tokenizer: Any) -> None:
     recipe = tiny_recipe(tiny)
     _, (verl_row,) = await run(recipe, ScriptServer(tokenizer), [MONET])
 
-    def one_machine() -> Row:
+    def one_machine() -> TokenRow:
         collector = Collector(
             ScriptTokens(tokenizer, "script"), Search(demo.retriever(), k=1), collector_settings(recipe)
         )
@@ -182,65 +186,40 @@ async def test_golden_script(tiny: Path, tokenizer: Any) -> None:
             (trajectory,) = collector.sample([MONET], seed=1, step=0)
         finally:
             collector.close()
-        return row_of(trajectory, tokenizer.eos_token_id)
+        return token_row(trajectory, tokenizer.eos_token_id)
 
     assert await in_a_thread(one_machine) == verl_row
 
 
-@pytest.mark.parametrize("model", ["tiny", "noisy"])
+@pytest.mark.parametrize("golden", GOLDEN["models"], ids=lambda golden: golden["name"])
 async def test_golden_model_through_trl_and_through_verl(
-    request: pytest.FixtureRequest, tokenizer: Any, tmp_path: Path, model: str
+    request: pytest.FixtureRequest, golden: dict[str, Any]
 ) -> None:
-    """Real weights, greedy: TRL's trainer with the package's engine, verl's worker with plain `generate`."""
-    from transformers import AutoModelForCausalLM
+    """Real weights, greedy: verl's worker with plain `generate` makes the rows that TRL's trainer made with the package's
+    engine. They are in a file, because the two cannot be installed together; `tests/training` holds TRL to it."""
+    folder: Path = request.getfixturevalue(golden["name"])
+    recipe = tiny_recipe(folder, {f"rollout.{name}": value for name, value in GOLDEN["rollout"].items()})
+    questions = [Question(**values) for values in GOLDEN["questions"]]
+    _, rows = await run(recipe, ModelServer(folder), questions, validate=True)
+    assert [(row.prompt_ids, row.completion_ids, row.mask) for row in rows] == [
+        (row["prompt_ids"], row["completion_ids"], row["env_mask"]) for row in golden["rows"]
+    ]
+    assert any(0 in row.mask for row in rows), "there is something to mask"
 
-    from parallelsearch.training.grpo import Plan, SearchTrainer, grpo_config
-    from parallelsearch.training.models import load_weights
-    from parallelsearch.training.recipe import parse_recipe
-    from parallelsearch.training.sampler import sampling_policy
 
-    folder: Path = request.getfixturevalue(model)
-    recipe = tiny_recipe(folder)
-    questions = [MONET, replace(MONET, question="Do ash and elm and fir all grow?", id="q2")]
-    _, verl_rows = await run(recipe, ModelServer(folder), questions, validate=True)
-
-    def through_trl() -> dict[str, Any]:
-        trl_recipe = parse_recipe(
-            {
-                "model": {"name": str(folder)},
-                "data": {"train": "smoke"},
-                "rollout": {**recipe.rollout.model_dump(exclude_none=True), "temperature": 1e-4},
-                "train": {
-                    "algorithm": "grpo",
-                    "out": str(tmp_path),
-                    "steps": 1,
-                    "questions_per_step": 2,
-                    "samples_per_question": 2,
-                },
-            }
-        )
-        config = grpo_config(trl_recipe)
-        weights = load_weights(
-            trl_recipe.model,
-            config.device,
-            needs_reference=False,
-            model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-            tokenizer=tokenizer,
-        )
-        collector = Collector(sampling_policy(trl_recipe, weights), Search(demo.retriever(), k=1), trl_recipe.rollout)
-        try:
-            trainer = SearchTrainer(trl_recipe, weights, collector, Plan(questions, [0, 1]), config=config)
-            return trainer.sample(["0", "0", "1", "1"])
-        finally:
-            collector.close()
-
-    trl_rows = await in_a_thread(through_trl)
-    for number, row in enumerate(verl_rows):
-        place = 2 * number
-        assert trl_rows["prompt_ids"][place] == row.prompt_ids
-        assert trl_rows["completion_ids"][place] == row.completion_ids
-        assert trl_rows["env_mask"][place] == row.mask
-    assert any(0 in row.mask for row in verl_rows), "there is something to mask"
+async def test_golden_native_calls_through_trl_and_through_verl(tmp_path: Path) -> None:
+    """The same with the dialect `tools`: framing of calls and results, ids and masks are those that TRL's trainer got."""
+    calls, tokenizer = GOLDEN["calls"], smoke.make_tokenizer()
+    smoke.make_model(tokenizer, seed=1).save_pretrained(tmp_path)
+    tokenizer.chat_template = calls["template"]
+    tokenizer.save_pretrained(tmp_path)
+    settings = {f"rollout.{name}": value for name, value in calls["rollout"].items()}
+    recipe = tiny_recipe(tmp_path, {**settings, "verl.max_prompt_tokens": 1024})
+    questions = [Question(**values) for values in GOLDEN["questions"]]
+    _, rows = await run(recipe, ScriptServer(tokenizer, calls["turns"]), questions)
+    assert [(row.prompt_ids, row.completion_ids, row.mask) for row in rows] == [
+        (row["prompt_ids"], row["completion_ids"], row["env_mask"]) for row in calls["rows"]
+    ]
 
 
 # ---- 256 trajectories and a retriever that fails, hangs and recovers -------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
 import os
 import shutil
@@ -13,15 +15,17 @@ from typing import Any
 import pytest
 import torch
 from cluster_runs import MONET, config_of, tiny_recipe
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from typer.testing import CliRunner
 
 from conftest import RECIPES
-from parallelsearch.cli import app
+from parallelsearch.cli.app import app
 from parallelsearch.errors import ParallelSearchError, UsageError
 from parallelsearch.training import smoke
 from parallelsearch.training.verl import installed, launch
 from parallelsearch.training.verl.export import export, find_checkpoint
-from parallelsearch.training.verl.overrides import verl_overrides
+from parallelsearch.training.verl.overrides import CRITIC_MODULE, verl_overrides
 from parallelsearch.training.verl.recipe import load_cluster_recipe
 from parallelsearch.training.verl.rows import write_rows
 
@@ -36,6 +40,58 @@ def invoke(*arguments: str) -> str:
 
 
 # ---- recipes ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_extra_brings_no_trl() -> None:
+    """All that the extra needs, as it is installed here, and what that needs in turn."""
+    wanted, found = [("parallelsearch", frozenset({"verl"}))], set()
+    while wanted:
+        name, extras = wanted.pop()
+        if (name, extras) in found:
+            continue
+        found.add((name, extras))
+        try:
+            lines = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # another platform's
+        for line in lines:
+            needed = Requirement(line)
+            marker = needed.marker
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in (*extras, "")):
+                wanted.append((canonicalize_name(needed.name), frozenset(needed.extras)))
+    names = {name for name, _ in found}
+    assert {"verl", "ray", "transformers", "datasets", "accelerate", "peft", "torch", "pyarrow"} <= names
+    assert "trl" not in names
+    assert importlib.util.find_spec("trl") is None
+
+
+def test_the_critic_is_loaded_without_flash_attn(tiny: Path) -> None:
+    """In a process that verl's own variable prepares, as each of its workers is."""
+    code = (
+        "import sys, torch, verl; from transformers import AutoConfig; from verl.utils.model import load_valuehead_model as load; "
+        "config = AutoConfig.from_pretrained(sys.argv[1], attn_implementation='sdpa'); config.num_labels = 1; "
+        "model = load(sys.argv[1], torch.float32, config, False); "
+        "print(type(model).__name__, model.config._attn_implementation, model(torch.tensor([[5, 6, 7]])).logits.shape)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tiny)],
+        env={**os.environ, "VERL_USE_EXTERNAL_MODULES": CRITIC_MODULE},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert "LlamaForTokenClassification sdpa torch.Size([1, 3, 1])" in done.stdout, done.stderr
+
+
+def test_fused_log_probabilities_are_the_plain_ones(tiny: Path) -> None:
+    """verl's fused head replaces a class's `forward`, so in a process of its own; rows are padded as in training."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / "fused_head.py"), str(tiny)], capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stderr
+    worst, gradient = map(float, done.stdout.split()[-2:])
+    assert worst < 1e-5
+    assert gradient < 1e-4
 
 
 def test_the_tested_version_is_the_installed_one() -> None:
@@ -121,10 +177,21 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
 # ---- launch ----------------------------------------------------------------------------------------------------------
 
 
+def write_nvidia_smi(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands in for the driver's program where there is no GPU: so many idle ones."""
+    lines = "".join(f"{number}, GPU-{number}, 4, 81559\\n" for number in range(count))
+    folder.mkdir()
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '{lines}'\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
 @pytest.fixture
 def arguments(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Data in the working folder, and the changes that make a shipped recipe fit a machine without GPUs."""
     monkeypatch.chdir(tmp_path)
+    write_nvidia_smi(tmp_path / "bin", 8, monkeypatch)
     for name in ("train", "validation"):
         write_rows(tmp_path / "data/verl" / f"{name}.parquet", smoke.questions(8), name, "parallel")
     changes = [f"model.name={tiny}", "search.address=demo", "train.questions_per_step=8"]
@@ -159,6 +226,34 @@ def test_a_wrong_key_stops_even_a_dry_run(arguments: list[str]) -> None:
     assert result.returncode == 2
     assert "Did you mean 'trainer.nnodes'?" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model.name": "models/nothing"}, "model.name: 'models/nothing' is no folder here"),
+        ({"model.adapter": "nothing"}, "model.adapter: the folder 'nothing' does not exist"),
+        ({"model.attention": "flash_attention_2"}, "needs the package flash-attn"),
+        ({"verl.gpus_per_node": 10}, "verl.gpus_per_node is 10, and GPUs that can be used here are 8"),
+    ],
+)
+def test_what_verl_would_find_out_late_is_found_out_before_ray_starts(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], words: str
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", _only_nvidia_smi(subprocess.Popen))
+    recipe = load_cluster_recipe(arguments[0], [*arguments[1:], *(f"{key}={value}" for key, value in changes.items())])
+    with pytest.raises(ParallelSearchError) as caught:
+        launch.launch(recipe, lambda line: None)
+    assert words in str(caught.value)
+    assert not Path("runs").exists()
+
+
+def _only_nvidia_smi(popen: Any) -> Any:
+    def start(command: Any, *rest: Any, **options: Any) -> Any:
+        assert command[0] == "nvidia-smi", f"{command[:3]} was started"
+        return popen(command, *rest, **options)
+
+    return start
 
 
 def test_nothing_is_started_while_the_retriever_is_down(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +322,7 @@ def test_a_checkpoint_becomes_a_model_that_ask_takes(
     assert "--policy hf:trained" in invoke("export", "runs/verl-7b-grpo", "trained")
     ids = list(range(20, 60))
     torch.testing.assert_close(logits_of("hf:trained", ids), logits_of(f"hf:{tiny}", ids), atol=0.03, rtol=0.03)
-    asked = invoke("ask", MONET.question, "--policy", "hf:trained", "--json")
+    asked = invoke("ask", "--force-answer", MONET.question, "--policy", "hf:trained", "--json")
     assert json.loads(asked.splitlines()[-1])["stop"] == "answer"
     with pytest.raises(UsageError, match="is there already"):
         export("runs/verl-7b-grpo", "trained")

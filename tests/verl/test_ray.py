@@ -15,20 +15,34 @@ import ray
 import torch
 from cluster_runs import MONET, ScriptServer, batch_of, config_of, tiny_recipe
 
+from parallelsearch.errors import ParallelSearchError
+from parallelsearch.training.verl import ready
 from parallelsearch.training.verl.reward import step_means
 
 NUM_QUESTIONS, NUM_SAMPLES = 6, 2
 
 
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
     # Actors unpickle the script's class, so they must find this folder.
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_free_gpus_of_a_cluster_are_counted(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    ready.check_gpus(tiny_recipe(tiny))
+    with pytest.raises(ParallelSearchError, match=r"takes 2 GPUs, and the Ray cluster at 'auto' has 1 free"):
+        ready.check_gpus(tiny_recipe(tiny, {"verl.gpus_per_node": 2}))
+    assert ray.is_initialized(), "a connection that was there stays"
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ async def test_the_reward_is_loaded_through_pkg_and_gives_its_components(
     assert info["acc"] == 1.0
     assert info["is_split"] == 1.0
     assert (info["num_llm_calls"], info["num_searches"], info["num_subqueries"]) == (2.0, 1.0, 2.0)
-    expected = {"paper": 1.45, "reference": 1.8, "gated": 1.4, "label-free": 1.3}
+    expected = {"paper": 1.45, "reference": 1.8, "gated": 1.4, "coverage": 1.4, "label-free": 1.3}
     assert result["reward_score"] == pytest.approx(expected[preset])
     (means,) = step_means(tmp_path / "scores")
     assert means["step"] == 7

@@ -171,7 +171,7 @@ def test_a_training_run_and_bad_lines(tmp_path):
         file.write("broken\n")
     report = export_html(run, tmp_path / "out.html", reward="label-free")
     assert report.num_embedded == 18
-    assert report.notes == ["grpo: step-000010.jsonl, line 3: is not JSON (Expecting value: line 1 column 1 (char 0))"]
+    assert report.notes == ["grpo: step-000010.jsonl, line 3: is not JSON (Expecting value at column 1)"]
 
 
 def test_an_empty_run_makes_a_page(tmp_path):

@@ -9,8 +9,8 @@ import pytest
 from viewer_runs import ATTACK, NUM_QUESTIONS, asked, evaluation_run, hostile_trajectory, training_run
 
 from parallelsearch.errors import DataError, UsageError
+from parallelsearch.evaluation.folder import read_rows
 from parallelsearch.rewards import reward
-from parallelsearch.run_folder import read_rows
 from parallelsearch.trajectory import Trajectory, read_trajectories, write_trajectories
 from parallelsearch.viewer.index import FIELDS, RunIndex, open_runs
 from parallelsearch.viewer.record import record_view

@@ -8,15 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from parallelsearch import demo, grammar
-from parallelsearch.data import demo_questions
-from parallelsearch.evaluation import EvaluationSettings, evaluate
+from parallelsearch import grammar
+from parallelsearch.data import demo
+from parallelsearch.data.questions import demo_questions
+from parallelsearch.evaluation.run import EvaluationSettings, run_questions
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.rewards import reward
 from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
-from parallelsearch.training.metrics_log import MetricsLog
+from parallelsearch.training.metrics import MetricsLog
 from parallelsearch.trajectory import Query, Question, Segment, Trajectory, Turn
 
 ATTACK = (
@@ -48,7 +49,7 @@ def evaluation_run(folder: Path, sequential: bool = False, num_wrong: int = 4) -
         turns[question.question][-1] = grammar.render_turn("I am not sure.", answer="nobody knows")
     search = Search(demo.retriever())
     settings = EvaluationSettings(num_resamples=20)
-    run(evaluate(questions, ScriptedPolicy(turns, tokens_per_s=4_000), search, folder, settings))
+    run(run_questions(questions, ScriptedPolicy(turns, tokens_per_s=4_000), search, folder, settings))
     return folder
 
 

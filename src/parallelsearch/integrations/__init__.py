@@ -15,10 +15,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from parallelsearch.addresses import open_search
+from parallelsearch.addresses import open_policy, search_of
 from parallelsearch.agent import Agent, LoopThread
 from parallelsearch.errors import SearchError, TransientSearchError, UsageError
+from parallelsearch.grounding import sentence_of
+from parallelsearch.policy.base import Policy
 from parallelsearch.retrieval.base import Hit, Result, Retriever
+from parallelsearch.retrieval.own import Backend
+from parallelsearch.retrieving import DEFAULT_K, MergedHit, splitting
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Trajectory
 
@@ -84,25 +88,31 @@ def hit_of(text: str, metadata: Mapping[str, Any], rank: int, id: str | None = N
 
 
 class SharedSearch:
-    """One search for callers of any thread or event loop. Close it when its connections are no longer needed."""
+    """One search for callers of any thread or event loop. With `split`, a policy or its address, what callers send are whole
+    questions, and they get the passages for all parts. Close it when its connections are no longer needed."""
 
-    def __init__(self, search: Search | str = "demo", k: int | None = None) -> None:
-        self.search = open_search(search) if isinstance(search, str) else search
+    def __init__(
+        self, search: Search | Backend | str = "demo", k: int | None = None, split: Policy | str | None = None
+    ) -> None:
+        self.search = search_of(search)
+        if split is not None:
+            self.search = splitting(open_policy(split) if isinstance(split, str) else split, self.search)
+            k = DEFAULT_K if k is None else k
         self.k = self.search.k if k is None else k
         self._loop = LoopThread("parallelsearch-shared")
 
-    async def _find(self, query: str) -> list[Hit]:
-        found = await self.search.find(query, self.k)
+    async def _find(self, query: str, k: int | None) -> list[Hit]:
+        found = await self.search.find(query, self.k if k is None else k)
         if found.error is not None:
             raise found.error
         return found.hits
 
-    def find(self, query: str) -> list[Hit]:
+    def find(self, query: str, k: int | None = None) -> list[Hit]:
         """The hits of a query; raises `SearchError`, as a foreign framework expects."""
-        return self._loop.run(self._find(query))
+        return self._loop.run(self._find(query, k))
 
-    async def find_async(self, query: str) -> list[Hit]:
-        return await asyncio.wrap_future(self._loop.submit(self._find(query)))
+    async def find_async(self, query: str, k: int | None = None) -> list[Hit]:
+        return await asyncio.wrap_future(self._loop.submit(self._find(query, k)))
 
     def close(self) -> None:
         if self._loop.is_running:
@@ -118,14 +128,22 @@ class SharedSearch:
         self.close()
 
 
-def shared(search: SharedSearch | Search | str, k: int | None) -> SharedSearch:
-    return search if isinstance(search, SharedSearch) else SharedSearch(search, k)
+def shared(
+    search: SharedSearch | Search | Backend | str, k: int | None, split: Policy | str | None = None
+) -> SharedSearch:
+    if not isinstance(search, SharedSearch):
+        return SharedSearch(search, k, split)
+    if split is not None:
+        raise UsageError("a SharedSearch splits if it was made so: SharedSearch(search, k, split=POLICY)")
+    return search
 
 
 def metadata_of(hit: Hit) -> dict[str, Any]:
-    """What travels beside the text of a passage; unknown fields are left out."""
+    """What travels beside the text of a passage; unknown fields are left out. `queries` are the sub-queries that found it,
+    where the question was split."""
     fields = {"title": hit.title, "url": hit.url, "date": hit.date, "score": hit.score, "rank": hit.rank}
-    return {name: value for name, value in fields.items() if value not in (None, "")}
+    known = {name: value for name, value in fields.items() if value not in (None, "")}
+    return {**known, "queries": list(hit.queries)} if isinstance(hit, MergedHit) else known
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +155,7 @@ class Answered:
     def __str__(self) -> str:
         if self.trajectory.answer:
             return self.trajectory.answer
-        return f"No answer was found ({self.trajectory.error or self.trajectory.stop})."
+        return sentence_of(self.trajectory) or f"No answer was found ({self.trajectory.why_no_answer})."
 
 
 def answer(agent: Agent, question: str) -> Answered:

@@ -2,6 +2,7 @@
 
     Search(LangChainRetriever(store.as_retriever()))     # theirs in our agent
     as_retriever("bm25:my-index")                        # ours in their chains
+    as_retriever("bm25:my-index", split=POLICY)          # the same, and questions are split
     agent_tool(Agent(...))                               # the whole agent as a tool for their agents
 
 Needs langchain-core only.
@@ -25,6 +26,7 @@ from parallelsearch.integrations import (
     metadata_of,
     shared,
 )
+from parallelsearch.policy.base import Policy
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.search import Search
 
@@ -66,13 +68,16 @@ class LangChainRetriever(ForeignRetriever):
         ]
 
 
-def as_retriever(search: SharedSearch | Search | str, k: int | None = None) -> BaseRetriever:
-    """Our search as a LangChain retriever. `k` is the search's own unless given; a search that failed raises."""
+def as_retriever(
+    search: SharedSearch | Search | str, k: int | None = None, split: Policy | str | None = None
+) -> BaseRetriever:
+    """Our search as a LangChain retriever. `k` is the search's own unless given; a search that failed raises. With `split`, a
+    policy or its address, the question is split and `k` passages are for all its parts."""
     require("langchain_core", EXTRA)
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
 
-    found = shared(search, k)
+    found = shared(search, k, split)
 
     def documents(hits: list[Hit]) -> list[Document]:
         return [Document(page_content=hit.text, id=hit.id, metadata=metadata_of(hit)) for hit in hits]

@@ -2,6 +2,7 @@
 
     Search(LlamaIndexRetriever(index.as_retriever(similarity_top_k=5)))     # theirs in our agent
     as_retriever("bm25:my-index")                                           # ours in their query engines
+    as_retriever("bm25:my-index", split=POLICY)                             # the same, and questions are split
     agent_tool(Agent(...))                                                  # the whole agent as a tool for their agents
 
 Needs llama-index-core only.
@@ -25,6 +26,7 @@ from parallelsearch.integrations import (
     metadata_of,
     shared,
 )
+from parallelsearch.policy.base import Policy
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.search import Search
 
@@ -59,13 +61,16 @@ class LlamaIndexRetriever(ForeignRetriever):
         ]
 
 
-def as_retriever(search: SharedSearch | Search | str, k: int | None = None) -> BaseRetriever:
-    """Our search as a LlamaIndex retriever. `k` is the search's own unless given; a search that failed raises."""
+def as_retriever(
+    search: SharedSearch | Search | str, k: int | None = None, split: Policy | str | None = None
+) -> BaseRetriever:
+    """Our search as a LlamaIndex retriever. `k` is the search's own unless given; a search that failed raises. With `split`,
+    a policy or its address, the question is split and `k` passages are for all its parts."""
     require("llama_index.core", EXTRA)
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.schema import NodeWithScore, TextNode
 
-    found = shared(search, k)
+    found = shared(search, k, split)
 
     def nodes(hits: list[Hit]) -> list[NodeWithScore]:
         return [

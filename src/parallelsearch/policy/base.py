@@ -7,13 +7,16 @@ one rollout, so that an engine can count live rollouts, keep their key-value cac
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from parallelsearch.trajectory import Author, Segment
+from parallelsearch.dialect import Part
+from parallelsearch.errors import UsageError
+from parallelsearch.trajectory import Author, Call, Segment
 
 Finish = Literal["stop", "eos", "length"]
 
@@ -26,10 +29,17 @@ class Sampling:
     top_p: float = 1.0
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < math.inf:
+            raise UsageError(f"temperature is a number from 0 on, not {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top_p is above 0 and at most 1, not {self.top_p}")
+
 
 @dataclass(slots=True)
 class Generation:
-    """One turn as the engine gave it. `text` is the decoding of `token_ids`, plus `restored` where a server stripped it."""
+    """One turn as the engine gave it. `text` is the decoding of `token_ids`, plus `restored` where a server stripped it.
+    `calls`, `reasoning` and `usage` are those of servers that give them apart, `raw` what one wants back as it was."""
 
     text: str
     finish: Finish
@@ -37,13 +47,37 @@ class Generation:
     logprobs: list[float] | None = None
     num_tokens: int | None = None
     restored: str | None = None
+    calls: list[Call] | None = None
+    reasoning: str | None = None
+    usage: dict[str, int] | None = None
+    raw: list[dict[str, Any]] | None = None
 
     def segment(self) -> Segment:
-        return Segment("model", self.text, self.token_ids, self.logprobs, self.restored)
+        return Segment(
+            "model",
+            self.text,
+            self.token_ids,
+            self.logprobs,
+            self.restored,
+            self.calls,
+            self.reasoning,
+            raw=self.raw,
+        )
 
 
 OnText = Callable[[str], None]
 """Called in the event loop with each new piece of text of the turn being written."""
+OnCall = Callable[[int, str, str], None]
+"""The same for the calls of tools: the number of the call in the turn, the tool's name, and a piece of its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What the environment says in a chat: the result of a call, or, without a `call_id`, a message of the user's side."""
+
+    author: Author
+    text: str
+    call_id: str | None = None
 
 
 class Policy(ABC):
@@ -54,6 +88,12 @@ class Policy(ABC):
     """`generate` calls `on_text` while the turn is still being written."""
     max_context: int | None = None
     """How many tokens prompt, turns and results may have together, where the engine knows it."""
+    special_tokens: frozenset[str] = frozenset()
+    """Those of the engine's tokenizer, where it is known: text from outside must not hold them."""
+    dialect: str | None = None
+    """The name of the dialect it was trained on, where that is known: taken where nobody asks for another."""
+    takes_tools: bool = False
+    """It can be asked in a dialect with tools: `prompt` and `generate` then get `tools`, and `generate` an `on_call`."""
 
     def prompt(self, text: str, question: str) -> Segment:
         """The first segment: the prompt in the engine's own form (chat template, token ids). `question` is for policies
@@ -64,6 +104,16 @@ class Policy(ABC):
         """A segment the environment puts in. Engines with a tokenizer encode it here, once, by itself, without
         recognising special tokens in it."""
         return Segment(author, text)
+
+    def insert_parts(self, parts: Sequence[Part], author: Author) -> Segment:
+        """The same for text of which some parts are trusted. An engine with a tokenizer recognises special tokens in those,
+        and in no others."""
+        return self.insert("".join(part.text for part in parts), author)
+
+    def insert_messages(self, messages: Sequence[Message], segments: Sequence[Segment]) -> list[Segment]:
+        """A segment for each message, to follow `segments`. Engines with a chat template put its framing around the texts,
+        which stay untrusted."""
+        return [Segment(one.author, one.text, call_id=one.call_id) for one in messages]
 
     def count_tokens(self, text: str) -> int:
         """How many tokens `text` has; an estimate where there is no tokenizer (about four bytes each)."""
@@ -90,6 +140,12 @@ class Policy(ABC):
     def describe(self) -> dict[str, Any]:
         """What a manifest needs to tell this policy from another. No secrets."""
         return {"kind": self.name}
+
+    @property
+    def title(self) -> str:
+        """What people call it: the kind of engine and the model behind it."""
+        model = str(self.describe().get("model") or "")
+        return f"{self.name} ({model})" if model else self.name
 
     async def aclose(self) -> None:  # noqa: B027 - closing is optional
         """Release connections, threads and memory."""

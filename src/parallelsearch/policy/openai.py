@@ -2,52 +2,60 @@
 
 `chat` sends the prompt and the results as user messages, since most chat servers cannot go on with an assistant message;
 `completions` sends the whole text and is continued where it ends. Whatever a server does at a stop string (strip it, keep
-it, run past it), the turn ends with it; see `openai_wire`, which reads the answers.
-
-A failed call is repeated. If part of the turn had already been handed to `on_text`, the new one has to begin with the same
-text, which is not handed out twice; a server that then says something else is an error. The API key is read from the
-environment for each call and kept nowhere.
+it, run past it), the turn ends with it; see `openai_wire`, which reads the answers. Connections, keys, time-outs and retries
+are in `server`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any, Literal
-from urllib.parse import parse_qsl, unquote
 
-import httpx
-
-from parallelsearch.errors import PolicyError, TransientError, UsageError, nearest
-from parallelsearch.policy.base import Generation, OnText, Policy, Sampling
-from parallelsearch.policy.openai_wire import Turn, read_events
-from parallelsearch.retry import error_detail, response_error, retrying, transport_error
+from parallelsearch.dialect import Tool
+from parallelsearch.errors import NoToolsError, PolicyError, TransientError, UsageError
+from parallelsearch.http import error_detail, retrying
+from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
+from parallelsearch.policy.openai_wire import Turn, json_bytes
+from parallelsearch.policy.server import MAX_CHARS_PER_TOKEN, ServerPolicy, is_about_context
 from parallelsearch.trajectory import Author, Segment
+
+log = logging.getLogger(__name__)
 
 Api = Literal["chat", "completions"]
 
-_GRACE_S = 0.5
-"""How long a server may take to say goodbye (usage, end of stream) after the stop string."""
-_OPTIONAL_FIELDS = ("stream_options", "seed", "top_p", "include_stop_str_in_output")
-"""Sent where useful, left out from then on if a server says that it does not know them."""
-_CONTEXT = re.compile(r"context.{0,10}(length|window|size)|maximum.{0,20}(length|tokens)|prompt.{0,20}too long", re.I)
-_FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_OPTIONAL_FIELDS = (
+    "stream_options",
+    "seed",
+    "top_p",
+    "include_stop_str_in_output",
+    "stop",
+    "temperature",
+    "parallel_tool_calls",
+    "reasoning_effort",
+)
+"""Sent where useful, left out from then on if a server says that it does not take them. Without `stop` a turn is cut here."""
+_TOOLS = re.compile(r"\btools?\b|tool[_ -]?(?:choice|call)|function.?call", re.I)
+_ABOUT_TOOLS = (400, 404, 422, 500, 501)
+"""With one of these a server says that it takes no tools; which one, differs."""
+_TRAINED_ON_TAGS = re.compile(r"parallelsearch|\+(?:parallel|sequential)", re.I)
 
 
-class OpenAIPolicy(Policy):
+class OpenAIPolicy(ServerPolicy):
     """A model behind `base_url` (the part before `/chat/completions`, usually ending in `/v1`).
 
-    `model=None` takes the server's only model. `timeout_s` bounds the whole turn, retries included, `read_timeout_s` the
-    silence between two chunks of a stream. `token_ids` asks for ids and log-probabilities in vLLM's way; with `encode`
-    (text -> ids) the completions prompt is sent as ids, so that the trajectory is token-exact from end to end.
-    `extra_body` is merged into every request; a value of None leaves a field out.
+    `model=None` takes the server's only model. `token_ids` asks for ids and log-probabilities in vLLM's way; with `encode`
+    (text -> ids) the completions prompt is sent as ids, so that the trajectory is token-exact from end to end. `settings` are
+    those of `ServerPolicy`.
+
+    `dialect` is how the model talks. Left out, a model whose name says that it was trained here gets tags, and every other
+    one behind `chat` tools; a server that takes none is asked in tags from then on, and that is said once.
     """
 
     name = "openai"
+    options: Mapping[str, type] = {"api": str, "token_ids": bool, **ServerPolicy.options}
 
     def __init__(
         self,
@@ -56,44 +64,21 @@ class OpenAIPolicy(Policy):
         *,
         api: Api = "chat",
         api_key_env: str = "OPENAI_API_KEY",
-        timeout_s: float = 600.0,
-        connect_timeout_s: float = 10.0,
-        read_timeout_s: float = 120.0,
-        max_attempts: int = 4,
-        max_wait_s: float = 30.0,
         token_ids: bool = False,
-        stream: bool = True,
-        extra_body: Mapping[str, Any] | None = None,
+        dialect: str | None = None,
         encode: Callable[[str], list[int]] | None = None,
+        **settings: Any,
     ) -> None:
-        try:
-            url = httpx.URL(base_url.rstrip("/"))
-        except httpx.InvalidURL as error:
-            raise UsageError(f"'{base_url}' is not an address of a server ({error})") from error
-        if url.scheme not in ("http", "https") or not url.host:
-            raise UsageError(f"'{base_url}' is not an address of a server; write it like http://localhost:8000/v1")
+        super().__init__(base_url, model, api_key_env=api_key_env, **settings)
         if api not in ("chat", "completions"):
             raise UsageError(f"api is 'chat' or 'completions', not '{api}'")
-        if max_attempts < 1 or min(timeout_s, connect_timeout_s, read_timeout_s) <= 0:
-            raise UsageError("max_attempts and the time-outs of a model server must be greater than zero")
-        self._url = url
-        self.base_url = str(url.copy_with(username=None, password=None, query=None, fragment=None))
-        self.model = model or None
         self.api: Api = api
-        self.api_key_env = api_key_env
-        self.timeout_s, self.connect_timeout_s, self.read_timeout_s = timeout_s, connect_timeout_s, read_timeout_s
-        self.max_attempts, self.max_wait_s = max_attempts, max_wait_s
         self.token_ids = token_ids
-        self.streams = stream
-        self.extra_body = dict(extra_body or {})
-        try:
-            json.dumps(self.extra_body)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"extra_body goes into a JSON request, and cannot: {error}") from error
+        self.takes_tools = api == "chat"
+        self._picks_dialect = dialect is None
+        self.dialect = dialect or self._guess_dialect()
+        self._sends_reasoning = False
         self._encode = encode
-        self._client: httpx.AsyncClient | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._unknown_fields: set[str] = set()
         self._max_tokens_field = "max_tokens"
 
     @classmethod
@@ -102,11 +87,13 @@ class OpenAIPolicy(Policy):
 
         `options` are the constructor's own; one that stands in the address wins.
         """
-        rest, _, model = address.partition("#")
-        base_url, _, query = rest.partition("?")
-        for key, value in parse_qsl(query, keep_blank_values=True):
-            options[key] = _option(key, value)
-        return cls(base_url, unquote(model) or None, **options)
+        base_url, model, found = cls.taken_apart(address, options)
+        return cls(base_url, model, **found)
+
+    def _guess_dialect(self) -> str | None:
+        """None is the package's own. A model that must give token ids is one to be trained, and on tags."""
+        is_trained = self.token_ids or (self.model is not None and _TRAINED_ON_TAGS.search(self.model))
+        return "tools" if self.takes_tools and not is_trained else None
 
     def __repr__(self) -> str:
         return f"OpenAIPolicy({self.base_url!r}, {self.model!r}, api={self.api!r})"
@@ -124,7 +111,7 @@ class OpenAIPolicy(Policy):
         }
 
     # Ids of what the environment inserts are true for completions only: a chat template puts more tokens around it.
-    def prompt(self, text: str, question: str) -> Segment:
+    def prompt(self, text: str, question: str, tools: Sequence[Tool] = ()) -> Segment:
         return Segment("prompt", text, self._ids_of(text))
 
     def insert(self, text: str, author: Author) -> Segment:
@@ -145,50 +132,57 @@ class OpenAIPolicy(Policy):
         sampling: Sampling,
         session: str,
         on_text: OnText | None = None,
+        tools: Sequence[Tool] = (),
+        on_call: OnCall | None = None,
     ) -> Generation:
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                self.model = self.model or await self._only_model()
-                fields = self._fields(segments, stop, max_tokens, sampling)
-                said = ""
-                async for attempt in retrying(self.max_attempts, self.max_wait_s):
-                    with attempt:
-                        turn = Turn(stop, on_text, said)
-                        try:
-                            generation = await self._attempt(fields, turn)
-                        finally:
-                            said = turn.said
-        except TimeoutError as error:
-            raise PolicyError(f"{self._who} did not finish the turn within {self.timeout_s:g} s") from error
-        except TransientError as error:
-            raise PolicyError(str(error)) from error
+        deadline_s = self._deadline_s()
+        with self._as_policy_errors():
+            if self.model is None:
+                async with asyncio.timeout_at(deadline_s):
+                    self.model = await self._only_model()
+                if tools and self._picks_dialect and self._guess_dialect() is None:
+                    self.dialect = None
+                    raise NoToolsError(f"the model '{self.model}' was trained on tags")
+            fields = self._fields(segments, stop, max_tokens, sampling, tools)
+            turn, generation = await self._try(
+                lambda said, on_call: Turn(
+                    stop,
+                    on_text,
+                    said,
+                    with_calls=bool(tools),
+                    on_call=on_call,
+                    max_chars=max_tokens * MAX_CHARS_PER_TOKEN,
+                ),
+                lambda turn, deadline_s: self._exchange(fields, segments, turn, deadline_s),
+                on_call,
+                deadline_s,
+            )
         if self.api == "completions" and turn.prompt_ids is not None:
             _adopt_prompt_ids(segments, turn.prompt_ids)
         return generation
 
-    async def aclose(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
-
     # ---- the request -------------------------------------------------------------------------------------------------
 
-    @property
-    def _who(self) -> str:
-        return f"model server {self.base_url}"
-
     def _fields(
-        self, segments: Sequence[Segment], stop: Sequence[str], max_tokens: int, sampling: Sampling
+        self,
+        segments: Sequence[Segment],
+        stop: Sequence[str],
+        max_tokens: int,
+        sampling: Sampling,
+        tools: Sequence[Tool] = (),
     ) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "model": self.model,
             "max_tokens": max_tokens,
             "temperature": sampling.temperature,
-            "stop": list(stop),
+            "stop": list(stop) or None,
             "stream": self.streams,
+            "reasoning_effort": self.reasoning_effort,
         }
+        if tools:
+            fields |= {"tools": [tool.schema() for tool in tools], "parallel_tool_calls": True}
         if self.api == "chat":
-            fields["messages"] = _messages(segments)
+            fields["messages"] = _chat(segments, self._sends_reasoning) if tools else _messages(segments)
         else:
             ids = [segment.token_ids for segment in segments]
             known = [item for part in ids if part is not None for item in part]
@@ -208,6 +202,8 @@ class OpenAIPolicy(Policy):
 
     def _body(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The fields, in the words this server is known to understand."""
+        if not self._unknown_fields and self._max_tokens_field == "max_tokens":
+            return fields
         return {
             self._max_tokens_field if key == "max_tokens" else key: value
             for key, value in fields.items()
@@ -216,132 +212,67 @@ class OpenAIPolicy(Policy):
 
     def _learn(self, body: dict[str, Any], detail: str) -> bool:
         """The server complains about a field that it does not have to know: do without. True if that changes anything."""
-        if _CONTEXT.search(detail):
+        if is_about_context(detail):
             return False
         if "max_completion_tokens" in detail and "max_tokens" in body:  # OpenAI's newer models
             self._max_tokens_field = "max_completion_tokens"
             return True
-        unknown = {field for field in _OPTIONAL_FIELDS if field in body and re.search(rf"\b{field}\b", detail)}
-        self._unknown_fields |= unknown
-        return bool(unknown)
+        return self._leave_out(
+            {field for field in _OPTIONAL_FIELDS if field in body and re.search(rf"\b{field}\b", detail)}
+        )
 
-    def _key(self) -> str | None:
-        key = os.environ.get(self.api_key_env, "").strip()
-        if not (key.isascii() and key.isprintable()):  # httpx would quote it in its own message
-            raise PolicyError(f"the key in the environment variable {self.api_key_env} has characters that no key has")
-        return key or None
+    def _learn_reasoning(self, fields: dict[str, Any], segments: Sequence[Segment], detail: str) -> bool:
+        """Some servers want the reasoning of earlier turns back, others refuse it: it is sent where one asks for it."""
+        if self._sends_reasoning or "reasoning_content" not in detail or "tools" not in fields:
+            return False
+        self._sends_reasoning = True
+        fields["messages"] = _chat(segments, True)
+        return True
 
-    def _headers(self) -> dict[str, str]:
-        key = self._key()
-        return {} if key is None else {"Authorization": f"Bearer {key}"}
-
-    def _http(self) -> httpx.AsyncClient:
-        """One pooled client for each event loop: connections do not outlive theirs."""
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            # How many rollouts run at once is decided elsewhere, so the pool never makes one wait. A whole answer comes
-            # after a long silence, a streamed one does not.
-            read_s = min(self.read_timeout_s, self.timeout_s) if self.streams else self.timeout_s
-            self._client = httpx.AsyncClient(
-                timeout=httpx.Timeout(read_s, connect=self.connect_timeout_s, pool=None),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-            )
-            self._loop = loop
-        return self._client
-
-    def _endpoint(self, path: str) -> httpx.URL:
-        return self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{path}")
+    def _without_tools(self, error: Exception) -> NoToolsError:
+        """The server takes no tools: this policy is asked in tags from now on, unless someone insists on tools."""
+        if self.dialect is not None:
+            log.warning("%s takes no tools; asked in tags from now on (%s)", self._who, error)
+        self.dialect = None
+        return NoToolsError(f"{error}. It takes no tools: take the dialect 'parallel'")
 
     # ---- the answer --------------------------------------------------------------------------------------------------
 
-    async def _attempt(self, fields: dict[str, Any], turn: Turn) -> Generation:
-        try:
-            await self._exchange(fields, turn)
-            return turn.generation(self.count_tokens)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise transport_error(error, "model server", PolicyError) from error
-
-    async def _exchange(self, fields: dict[str, Any], turn: Turn) -> None:
+    async def _exchange(
+        self, fields: dict[str, Any], segments: Sequence[Segment], turn: Turn, deadline_s: float
+    ) -> None:
         """Send the request and feed the turn with what comes back."""
         path = "chat/completions" if self.api == "chat" else "completions"
-        for _ in range(len(_OPTIONAL_FIELDS) + 2):
+        for _ in range(len(_OPTIONAL_FIELDS) + 3):
             body = self._body(fields)
-            # Plain ASCII: half a surrogate pair, which a command line may hold, is no reason to fail here.
-            content = json.dumps(body).encode()
-            headers = {"Content-Type": "application/json", **self._headers()}
-            async with self._http().stream("POST", self._endpoint(path), content=content, headers=headers) as response:
-                if response.status_code >= 300:
-                    await response.aread()
-                    if response.status_code in (400, 422) and self._learn(body, error_detail(response)):
+            content = json_bytes(body)
+            key = self._key()
+            async with self._http.stream(
+                "POST",
+                self._endpoint(path),
+                content=content,
+                headers=self._headers(key),
+                timeout_s=self._left_s(deadline_s),
+            ) as answer:
+                if answer.status >= 300:
+                    response = await answer.read()
+                    detail = error_detail(response)
+                    if response.status in (400, 422) and self._learn(body, detail):
                         continue
-                    raise await self._status_error(response)
-                if response.headers.get("content-type", "").startswith("text/event-stream"):
-                    await self._read_stream(response, turn)
-                else:
-                    await response.aread()
-                    turn.feed(self._json(response.text))
+                    if response.status in (400, 422) and self._learn_reasoning(fields, segments, detail):
+                        continue
+                    error = await self._status_error(response)
+                    if "tools" in body and response.status in _ABOUT_TOOLS and _TOOLS.search(detail):
+                        raise self._without_tools(error)
+                    raise error
+                await self._read_answer(answer, turn, key)
                 return
-
-    async def _read_stream(self, response: httpx.Response, turn: Turn) -> None:
-        """Read to the end, or until the server runs past the stop string; leaving early closes the connection."""
-        is_over = False
-        try:
-            async with asyncio.timeout(None) as patience, aclosing(read_events(response.aiter_bytes())) as events:
-                async for data in events:
-                    if not is_over and data.strip() != "[DONE]":
-                        turn.feed(self._json(data))
-                        if turn.ran_on:
-                            return
-                    # Read on a little, for the usage and so that the connection can be used again.
-                    is_over = is_over or data.strip() == "[DONE]"
-                    if (turn.has_stopped or is_over) and patience.when() is None:
-                        patience.reschedule(asyncio.get_running_loop().time() + _GRACE_S)
-        except (TimeoutError, httpx.HTTPError):
-            if not (turn.has_stopped or is_over):  # else the turn is there, whatever became of the rest
-                raise
-
-    def _json(self, text: str) -> object:
-        text = self._scrub(text)
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            head = " ".join(text.split())[:120]
-            raise PolicyError(f"{self._who} sent something that is not JSON: {head!r}") from error
-
-    def _scrub(self, text: str) -> str:
-        """A server may quote the key it was sent."""
-        key = self._key()
-        return text if key is None else text.replace(key, "***")
-
-    def _plain_error(self, response: httpx.Response) -> PolicyError | TransientError | None:
-        """What a bad status means on any path."""
-        error = response_error(response, "model server", PolicyError)
-        if error is None:
-            return None
-        message = self._scrub(str(error))
-        if response.status_code in (401, 403):
-            refused, missing = f"It refused the key in {self.api_key_env}", f"No key was sent: set {self.api_key_env}"
-            hint = missing if self._key() is None else refused
-            return PolicyError(f"{message}. {hint}, or name another variable with api_key_env")
-        # OpenAI answers 429 to an empty purse, too; waiting does not fill it.
-        if isinstance(error, TransientError) and "insufficient_quota" not in response.text:
-            return TransientError(message, error.retry_after_s)
-        return PolicyError(message)
-
-    async def _status_error(self, response: httpx.Response) -> PolicyError | TransientError:
-        """What a bad status means for a turn, and what to do about it."""
-        error = self._plain_error(response) or PolicyError(f"{self._who} answered {response.status_code}")
-        if response.status_code == 404:
-            return PolicyError(f"{error}. {await self._not_found_hint()}")
-        if response.status_code in (400, 413, 422) and _CONTEXT.search(str(error)):
-            return PolicyError(f"the conversation no longer fits into the model's context: {error}")
-        return error
 
     async def _not_found_hint(self) -> str:
         try:
             models = await self._list_models()
         except (PolicyError, TransientError):
-            return f"Is the address complete? Most end in /v1, like {self._url.scheme}://{self._url.host}:8000/v1"
+            return "Is the address complete? Most end in /v1, like http://127.0.0.1:8000/v1"
         if self.model in models:
             return f"The server has the model '{self.model}' but not this kind of call; try api=chat or api=completions"
         return f"It has no model '{self.model}'; it has: {', '.join(models) or 'none'}"
@@ -350,17 +281,7 @@ class OpenAIPolicy(Policy):
 
     async def _list_models(self) -> dict[str, int | None]:
         """The names of the server's models, with the length of their context where it is told (vLLM)."""
-        try:
-            response = await self._http().get(self._endpoint("models"), headers=self._headers())
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise transport_error(error, "model server", PolicyError) from error
-        if (failure := self._plain_error(response)) is not None:
-            raise failure
-        listing = self._json(response.text)
-        data = listing.get("data") if isinstance(listing, dict) else None
-        if not isinstance(data, list):
-            raise PolicyError(f"{self._who} does not list its models; name one, like {self.base_url}#MODEL")
-        entries = [entry for entry in data if isinstance(entry, dict) and "id" in entry]
+        entries = await self._entries()
         lengths = [entry.get("max_model_len") for entry in entries]
         return {
             str(entry["id"]): length if isinstance(length, int) else None
@@ -379,33 +300,6 @@ class OpenAIPolicy(Policy):
         return name
 
 
-_OPTIONS: dict[str, type] = {
-    "api": str,
-    "api_key_env": str,
-    "timeout_s": float,
-    "connect_timeout_s": float,
-    "read_timeout_s": float,
-    "max_attempts": int,
-    "max_wait_s": float,
-    "token_ids": bool,
-    "stream": bool,
-}
-
-
-def _option(key: str, value: str) -> object:
-    """An option of an address, as the type it has."""
-    kind = _OPTIONS.get(key)
-    if kind is None:
-        raise UsageError(
-            f"'{key}' is not an option of a model server; there are: {', '.join(_OPTIONS)}.{nearest(key, _OPTIONS)}"
-        )
-    try:
-        return _FLAGS[value.lower()] if kind is bool else kind(value)
-    except (KeyError, ValueError) as error:
-        what = {bool: "0 or 1", int: "a whole number", float: "a number"}[kind]
-        raise UsageError(f"the option {key} of a model server is {what}, not '{value}'") from error
-
-
 def _messages(segments: Sequence[Segment]) -> list[dict[str, str]]:
     """Model segments are the assistant's, everything between them is one user message."""
     messages: list[dict[str, str]] = []
@@ -415,6 +309,28 @@ def _messages(segments: Sequence[Segment]) -> list[dict[str, str]]:
             messages[-1]["content"] += segment.text
         else:
             messages.append({"role": role, "content": segment.text})
+    return messages
+
+
+def _chat(segments: Sequence[Segment], sends_reasoning: bool) -> list[dict[str, Any]]:
+    """The chat of a dialect with tools: what the model called stands in its message, each result in a message of its own."""
+    messages: list[dict[str, Any]] = []
+    for segment in segments:
+        if segment.author != "model":
+            reply = {"role": "tool", "tool_call_id": segment.call_id} if segment.call_id else {"role": "user"}
+            messages.append({**reply, "content": segment.text})
+            continue
+        message: dict[str, Any] = {"role": "assistant", "content": segment.text or None}
+        if segment.calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in segment.calls
+            ]
+        elif not segment.text:
+            message["content"] = ""
+        if segment.reasoning and sends_reasoning:
+            message["reasoning_content"] = segment.reasoning
+        messages.append(message)
     return messages
 
 

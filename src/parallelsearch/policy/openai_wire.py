@@ -1,6 +1,6 @@
 """What an OpenAI-compatible server sends for one turn, read piece by piece: server-sent events and the JSON in them.
 
-`read_events` cuts a byte stream into events, however it was split on the way. `Turn` takes each JSON object, of a streamed
+`EventReader` cuts a byte stream into events, however it was split on the way. `Turn` takes each JSON object, of a streamed
 or a whole answer, of the chat or the completions kind, and builds one `Generation`: it ends the text after the first stop
 string, puts back one that the server stripped, and keeps token ids only where they are the ids of exactly that text.
 Nothing here knows about connections; what makes no sense is a `PolicyError`, what may pass is a `TransientError`.
@@ -8,45 +8,102 @@ Nothing here knows about connections; what makes no sense is a `PolicyError`, wh
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic_core import from_json, to_json
 
 from parallelsearch import grammar
 from parallelsearch.errors import PolicyError, TransientError
-from parallelsearch.policy.base import Finish, Generation, OnText
+from parallelsearch.policy.base import Finish, Generation, OnCall, OnText
+from parallelsearch.trajectory import Call
+from parallelsearch.untrusted import finite, whole, whole_start
 
 _MAX_EVENT_BYTES = 16 * 1024 * 1024
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_MAX_COUNT = 10**9
+_PLAIN_CHUNK = {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier"}
+_PLAIN_CHOICE = {"index", "delta", "finish_reason", "logprobs", "stop_reason"}
 _LENGTH = frozenset({"length", "max_tokens"})
 _END_OF_SEQUENCE = frozenset({"eos", "eos_token"})
 
 
-async def read_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str, None]:
+class EventReader:
     """The `data` of each server-sent event. Comments and other fields are skipped; lines may end in LF, CRLF or CR.
 
     Cutting is done on bytes: a chunk may end inside a character, and only these three ends of line count, not the
     further ones `str.splitlines` knows, which a JSON text may hold.
     """
-    data: list[bytes] = []
-    rest = b""
-    async for chunk in chunks:
-        rest += chunk
-        held = b"\r" if rest.endswith(b"\r") else b""  # the LF of a CRLF may still be on its way
-        *lines, rest = rest.removesuffix(held).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        rest += held
-        for line in lines:
-            if line.startswith(b"data:"):
-                data.append(line[5:].removeprefix(b" "))
-            elif not line and data:
-                yield b"\n".join(data).decode("utf-8", "replace")
-                data = []
-        if len(rest) + sum(map(len, data)) > _MAX_EVENT_BYTES:
+
+    def __init__(self) -> None:
+        self._data: list[bytes] = []
+        self._pieces: list[bytes] = []  # of a line that is not whole yet
+        self._num_bytes = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The events that this chunk completes; an empty chunk ends the stream."""
+        if not chunk:
+            return self._end()
+        if not self._num_bytes and chunk.startswith(b"data: ") and chunk.endswith(b"\n\n") and b"\r" not in chunk:
+            events = chunk[6:-2].split(b"\n\ndata: ")
+            if chunk.count(b"\n") == 2 * len(events):  # as nearly always: whole events of one line each
+                return events
+        self._pieces.append(chunk)
+        self._num_bytes += len(chunk)
+        found: list[bytes] = []
+        if b"\n" in chunk or b"\r" in chunk:
+            rest = b"".join(self._pieces) if len(self._pieces) > 1 else chunk
+            held = b""
+            if b"\r" in rest:
+                held = b"\r" if rest.endswith(b"\r") else b""  # the LF of a CRLF may still be on its way
+                rest = rest.removesuffix(held).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            *lines, rest = rest.split(b"\n")
+            for line in lines:
+                if line.startswith(b"data:"):
+                    self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+                elif not line and self._data:
+                    found.append(b"\n".join(self._data))
+                    self._data = []
+            self._pieces = [rest + held]
+            self._num_bytes = len(rest) + sum(map(len, self._data))
+        if self._num_bytes > _MAX_EVENT_BYTES:
             raise PolicyError(f"the server sent an event of more than {_MAX_EVENT_BYTES} bytes")
-    if rest.startswith(b"data:"):
-        data.append(rest.strip(b"\r")[5:].removeprefix(b" "))
-    if data:
-        yield b"\n".join(data).decode("utf-8", "replace")
+        return found
+
+    def _end(self) -> list[bytes]:
+        rest = b"".join(self._pieces)
+        if rest.startswith(b"data:"):
+            self._data.append(rest.strip(b"\r")[5:].removeprefix(b" "))
+        return [b"\n".join(self._data)] if self._data else []
+
+
+def json_bytes(value: object) -> bytes:
+    """The body of a request."""
+    try:
+        return to_json(value)
+    except ValueError:  # half a surrogate pair, which a command line may hold, is no reason to fail here
+        return json.dumps(value).encode()
+
+
+def read_many_json(events: list[bytes]) -> list[object] | None:
+    """The values of several events, read at once; None if one of them has to be looked at by itself."""
+    try:
+        values = from_json(b"[" + b",".join(events) + b"]")
+    except ValueError:
+        return None
+    return values if len(values) == len(events) else None
+
+
+def read_json(data: bytes) -> object:
+    """The value in an event or an answer, or a `ValueError`."""
+    try:
+        return from_json(data)
+    except ValueError:  # half a surrogate pair, which Python's own reader takes, and bytes that are not UTF-8
+        try:
+            return json.loads(data.decode("utf-8", "replace"))
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
 
 
 class Turn:
@@ -56,10 +113,28 @@ class Turn:
     is not handed out again. It does when the server decodes greedily; where it says something else, that is an error.
     """
 
-    def __init__(self, stop: Sequence[str], on_text: OnText | None, said: str = "") -> None:
+    def __init__(
+        self,
+        stop: Sequence[str],
+        on_text: OnText | None,
+        said: str = "",
+        *,
+        with_calls: bool = False,
+        on_call: OnCall | None = None,
+        max_chars: int | None = None,
+    ) -> None:
+        """`with_calls`: calls of tools are wanted, and reasoning is kept apart from the text. `max_chars`: a server that
+        writes more than that does not keep to the limit of tokens; the turn ends there."""
+        self._max_chars, self._num_chars = max_chars, 0
         self._stop = tuple(stop)
+        self._longest_stop = max(map(len, self._stop), default=0)
+        self._stop_ends = frozenset(string[-1:] for string in self._stop)
         self._on_text = on_text
-        self._thought = _Thought(self._emit)
+        self._thought = _Thought()
+        self._with_calls, self._on_call = with_calls, on_call
+        self._calls: dict[int, CallSoFar] = {}
+        self._reasoning: list[str] = []
+        self._usage: dict[str, int] | None = None
         self._content = ""
         self._half = ""
         self._text = ""
@@ -74,41 +149,115 @@ class Turn:
         """The text has reached a stop string."""
         self.ran_on = False
         """The server goes on past the stop string: there is nothing more to read."""
+        self.is_whole = False
+        """The server has said that the turn is over, in a way that leaves no doubt."""
+        self.has_called = False
+        """Pieces of a call have gone to `on_call`."""
         self.said = said
         """What has gone to `on_text`, in this attempt or one before it."""
 
     def feed(self, payload: object) -> None:
         """One chunk of a stream, or the whole answer."""
         if not isinstance(payload, dict):
-            raise PolicyError(f"the server sent {_short(payload)} where a JSON object belongs")
-        if payload.get("error"):
+            raise PolicyError(f"the server sent {short(payload)} where a JSON object belongs")
+        if self._is_plain(payload):
+            return
+        get = payload.get  # a server may send thousands of these in a second: what is not there costs little
+        if get("error"):
             raise _reported_error(payload["error"])
-        usage = payload.get("usage")
-        if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
+        usage = get("usage")
+        if usage is not None and isinstance(usage, dict) and _is_count(usage.get("completion_tokens")):
             self._num_tokens = usage["completion_tokens"]
-        choices = payload.get("choices")
+            self._usage = {name: value for name, value in usage.items() if _is_count(value)}
+        choices = get("choices")
         if not isinstance(choices, list):
-            raise PolicyError(f"the server's answer has no 'choices': {_short(payload)}")
-        self._is_without_choice = self._finish_reason is None and not choices
-        for choice in choices[:1]:  # the chunk with the usage, after the last one, has none
-            if not isinstance(choice, dict):
-                raise PolicyError(f"the server sent {_short(choice)} where a choice belongs")
-            self.prompt_ids = (
-                _ids(choice.get("prompt_token_ids")) or _ids(payload.get("prompt_token_ids")) or self.prompt_ids
-            )
-            self._feed_choice(choice)
+            raise PolicyError(f"the server's answer has no 'choices': {short(payload)}")
+        if not choices:  # the chunk with the usage, after the last one, has none
+            self._is_without_choice = self._finish_reason is None
+            return
+        choice, self._is_without_choice = choices[0], False
+        if not isinstance(choice, dict):
+            raise PolicyError(f"the server sent {short(choice)} where a choice belongs")
+        told = choice.get("prompt_token_ids") or get("prompt_token_ids")
+        if told is not None:
+            self.prompt_ids = _ids(told) or self.prompt_ids
+        self._feed_choice(choice)
+
+    def _is_plain(self, payload: dict[str, Any]) -> bool:
+        """Take a chunk that is a piece of text and nothing else, as nearly all are; false if it has to be looked into."""
+        try:
+            (choice,) = payload["choices"]
+            delta = choice["delta"]
+            piece = delta["content"]
+            if (
+                type(piece) is str
+                and piece
+                and len(delta) == 1
+                and choice["finish_reason"] is None
+                and payload.keys() <= _PLAIN_CHUNK
+                and choice.keys() <= _PLAIN_CHOICE
+                and payload.get("usage") is None
+                and choice.get("logprobs") is None
+            ):
+                self._is_without_choice = False
+            else:
+                return False
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return False
+        self._add_content(piece)  # not inside: what the caller's own function raises is not for us
+        return True
 
     def _feed_choice(self, choice: dict[str, Any]) -> None:
-        message = choice.get("delta") or choice.get("message") or {}
+        get = choice.get
+        message = get("delta") or get("message") or {}
         if not isinstance(message, dict):
-            raise PolicyError(f"the server sent {_short(message)} where a message belongs")
-        self._thought.add(_string(message.get("reasoning_content") or message.get("reasoning")))
-        self._add_content(_string(choice.get("text") if "text" in choice else message.get("content")))
-        self._token_ids += _ids(choice.get("token_ids")) or ()
-        self._logprobs += _logprobs(choice.get("logprobs"))
-        if choice.get("finish_reason"):
-            self._finish_reason = str(choice["finish_reason"])
-            self._matched = choice.get("stop_reason", choice.get("matched_stop"))  # vLLM's name, SGLang's name
+            raise PolicyError(f"the server sent {short(message)} where a message belongs")
+        thought = message.get("reasoning_content") or message.get("reasoning")
+        if thought:
+            self._count_chars(len(_string(thought)))
+            if self._with_calls:
+                self._reasoning.append(_string(thought))
+            else:
+                self._emit(self._thought.add(_string(thought)))
+        if self._with_calls and (calls := message.get("tool_calls")):
+            self._add_calls(calls)
+        content = get("text") if "text" in choice else message.get("content")
+        if content:
+            self._add_content(content if type(content) is str else _string(content))
+        if (token_ids := get("token_ids")) is not None:
+            self._token_ids += _ids(token_ids) or ()
+        if (logprobs := get("logprobs")) is not None:
+            self._logprobs += _logprobs(logprobs)
+        if finish_reason := get("finish_reason"):
+            self._finish_reason = str(finish_reason)
+            self._matched = get("stop_reason", get("matched_stop"))  # vLLM's name, SGLang's name
+
+    def _add_calls(self, calls: object) -> None:
+        """Calls come whole, or in pieces that say by `index` where they belong; some servers leave that out."""
+        if not isinstance(calls, list):
+            raise PolicyError(f"the server sent {short(calls)} where a list of calls belongs")
+        for place, piece in enumerate(calls):
+            if not isinstance(piece, dict):
+                raise PolicyError(f"the server sent {short(piece)} where a call belongs")
+            function = piece.get("function")
+            function = function if isinstance(function, dict) else {}
+            index = piece.get("index")
+            if not isinstance(index, int):  # a piece without an id goes on with the last call
+                index = place + (len(self._calls) if piece.get("id") or not self._calls else len(self._calls) - 1)
+            call = self._calls.setdefault(index, CallSoFar())
+            call.id = call.id or _string(piece.get("id"))
+            call.name += _string(function.get("name"))
+            arguments = function.get("arguments")
+            text = json.dumps(arguments) if isinstance(arguments, dict) else _string(arguments)
+            call.arguments.append(text)
+            self._count_chars(len(text))
+            self._pass_on(index, call.name, text)
+
+    def _pass_on(self, number: int, name: str, piece: str) -> None:
+        """A piece of a call's arguments, to whoever wants to start early."""
+        if piece and self._on_call is not None:
+            self.has_called = True
+            self._on_call(number, name, piece)
 
     def _add_content(self, piece: str) -> None:
         if not piece:
@@ -116,17 +265,28 @@ class Turn:
         if self.has_stopped:
             self.ran_on = True
             return
-        piece, self._half = _whole_characters(self._half + piece)
-        self._thought.close()
-        start = max(0, len(self._content) - max(map(len, self._stop), default=0) + 1)
+        if self._half or not piece.isascii():
+            piece, self._half = whole_start(self._half + piece)
+        self._count_chars(len(piece))
+        if not self._thought.is_closed:
+            self._emit(self._thought.close())
+        num_before = len(self._content)
         self._content += piece
-        end = first_stop_end(self._content, self._stop, start)
+        if self._stop_ends.isdisjoint(piece):  # a stop string is complete only where its last character has come
+            self._emit(piece)
+            return
+        end = first_stop_end(self._content, self._stop, max(0, num_before - self._longest_stop + 1))
         if end is not None:
             self.has_stopped = True
             self.ran_on = end < len(self._content)
             piece = piece[: len(piece) - (len(self._content) - end)]
             self._content = self._content[:end]
         self._emit(piece)
+
+    def _count_chars(self, number: int) -> None:
+        self._num_chars += number
+        if self._max_chars is not None and self._num_chars > self._max_chars:
+            self._finish_reason, self.ran_on = "length", True
 
     def _emit(self, piece: str) -> None:
         if not piece:
@@ -151,13 +311,13 @@ class Turn:
             raise TransientError("the server's answer ended before the turn did")
         if self._finish_reason == "content_filter":
             raise PolicyError("the server's content filter stopped the turn")
-        if self._finish_reason in ("tool_calls", "function_call"):
+        if self._finish_reason in ("tool_calls", "function_call") and not self._with_calls:
             raise PolicyError(
                 "the server turned the turn into a tool call; start it without a tool-call parser, this policy reads text"
             )
         if self._finish_reason in ("error", "abort"):
             raise TransientError(f"the server ended the turn with '{self._finish_reason}'")
-        self._thought.close()
+        self._emit(self._thought.close())
         finish, restored = self._ending()
         if restored is not None:
             self._emit(restored)
@@ -173,6 +333,13 @@ class Turn:
             logprobs=self._logprobs if ids is not None and len(self._logprobs) == len(ids) else None,
             num_tokens=self._num_tokens or len(self._token_ids) or count_tokens(self._text),
             restored=restored,
+            calls=[
+                Call(call.id or f"call-{number}", call.name, "".join(call.arguments))
+                for number, call in sorted(self._calls.items())
+            ]
+            or None,
+            reasoning="".join(self._reasoning) or None,
+            usage=self._usage,
         )
 
     def _ending(self) -> tuple[Finish, str | None]:
@@ -187,46 +354,55 @@ class Turn:
             return "stop", self._matched
         if self._finish_reason in _END_OF_SEQUENCE or isinstance(self._matched, int):
             return "eos", None
-        stripped = grammar.unclosed_action(self._text)
+        stripped = grammar.unclosed_action(self._text) if self._stop else None
         return ("stop", stripped) if stripped in self._stop else ("eos", None)
+
+
+@dataclass(slots=True)
+class CallSoFar:
+    """A call of which more may come."""
+
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
 
 
 class _Thought:
     """What a reasoning server sends beside the content, written as a thought before it. Passed on line by line: a line is
-    made harmless first, so that no tag quoted in it can end the thought."""
+    made harmless first, so that no tag quoted in it can end the thought. It does not know its turn: two objects that hold
+    each other are freed by the garbage collector alone, which a thousand turns in flight keep busy."""
 
-    def __init__(self, emit: Callable[[str], None]) -> None:
-        self._emit = emit
-        self._line = ""
-        self._is_closed = False
+    def __init__(self) -> None:
+        self._line: list[str] = []  # pieces: to join them at each new one takes time with the square of the line
+        self.is_closed = False
         self.text = ""
 
-    def add(self, piece: str) -> None:
-        if piece and not self._is_closed:
-            *lines, self._line = (self._line + piece).split("\n")
-            for line in lines:
-                self._pass_on(line + "\n")
+    def add(self, piece: str) -> str:
+        """The text that is ready to be passed on."""
+        if not piece or self.is_closed:
+            return ""
+        self._line.append(piece)
+        if "\n" not in piece:
+            return ""
+        *lines, rest = "".join(self._line).split("\n")
+        self._line = [rest]
+        return "".join(self._harmless(line + "\n") for line in lines)
 
-    def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self._pass_on(self._line)
-            if self.text:
-                self._emit(f" {grammar.closing(grammar.THINK)}\n")
+    def close(self) -> str:
+        """The rest of it."""
+        if self.is_closed:
+            return ""
+        self.is_closed = True
+        rest = self._harmless("".join(self._line))
+        return f"{rest} {grammar.closing(grammar.THINK)}\n" if self.text else rest
 
-    def _pass_on(self, line: str) -> None:
-        line = grammar.defuse(_whole_characters(line)[0])
-        if line:
-            self._emit(line if self.text else f"{grammar.opening(grammar.THINK)} {line}")
-            self.text += line
-
-
-def _whole_characters(text: str) -> tuple[str, str]:
-    """The text with surrogate pairs joined, and the first half of one at its end: JSON may be cut there, UTF-8 not."""
-    if text.isascii() or not _SURROGATE.search(text):
-        return text, ""
-    half = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
-    return text.removesuffix(half).encode("utf-16", "surrogatepass").decode("utf-16", "replace"), half
+    def _harmless(self, line: str) -> str:
+        line = grammar.defuse(line)
+        if not line:
+            return ""
+        told = line if self.text else f"{grammar.opening(grammar.THINK)} {line}"
+        self.text += line
+        return told
 
 
 def first_stop_end(text: str, stop: Sequence[str], start: int = 0) -> int | None:
@@ -239,7 +415,7 @@ def _reported_error(error: object) -> PolicyError | TransientError:
     """An error that came with status 200, inside the answer."""
     code = error.get("code") if isinstance(error, dict) else None
     message = (
-        f"the server reported an error: {_short(error.get('message', error) if isinstance(error, dict) else error)}"
+        f"the server reported an error: {short(error.get('message', error) if isinstance(error, dict) else error)}"
     )
     is_transient = isinstance(code, int) and (code == 429 or 500 <= code < 600)
     return TransientError(message) if is_transient else PolicyError(message)
@@ -250,7 +426,7 @@ def _string(value: object) -> str:
     if isinstance(value, list):
         return "".join(_string(part.get("text")) for part in value if isinstance(part, dict))
     if value is not None and not isinstance(value, str):
-        raise PolicyError(f"the server sent {_short(value)} where text belongs")
+        raise PolicyError(f"the server sent {short(value)} where text belongs")
     return value or ""
 
 
@@ -266,9 +442,18 @@ def _logprobs(value: object) -> list[float]:
     numbers = (
         [item.get("logprob") if isinstance(item, dict) else item for item in items] if isinstance(items, list) else []
     )
-    return [float(number) for number in numbers if isinstance(number, int | float)]
+    return [number for item in numbers if (number := finite(item)) is not None]
 
 
-def _short(value: object) -> str:
-    text = value if isinstance(value, str) else repr(value)
+def short(value: object) -> str:
+    """A value as a message may quote it."""
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except (RecursionError, ValueError):  # nested as deep as JSON may be, or a number of thousands of digits
+        text = f"a {type(value).__name__} that cannot be shown"
+    text = whole(text[:201])
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < _MAX_COUNT

@@ -58,6 +58,10 @@ class ScriptedPolicy(Policy):
     def count_tokens(self, text: str) -> int:
         return -(-len(text) // _CHARS_PER_TOKEN)
 
+    @property
+    def title(self) -> str:
+        return f"{self.name} (written turns, no model)"
+
     def describe(self) -> dict[str, Any]:
         return {"kind": self.name, "num_questions": len(self._turns), "tokens_per_s": self.tokens_per_s}
 

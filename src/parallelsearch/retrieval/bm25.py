@@ -174,7 +174,7 @@ def build_bm25(
     analyzer = Analyzer(stemmer)
     report = CorpusReport()
     passages = passages_of(
-        source, chunk_words=chunk_words, chunk_overlap=chunk_overlap, on_bad=report.skip if skip_bad else None
+        source, chunk_words=chunk_words, chunk_overlap=chunk_overlap, on_bad=report.on_bad(source, skip_bad)
     )
     total = len(source) if isinstance(source, Sequence) and not isinstance(source, str) else None
     with IndexBuilder(out, KIND, overwrite=overwrite) as build:

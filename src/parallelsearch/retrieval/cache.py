@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import sqlite3
 import time
@@ -25,6 +26,7 @@ from parallelsearch.retrieval.base import Hit, Result, Retriever
 from parallelsearch.retrieval.replay import hits_to_rows, rows_to_hits
 
 FORMAT_VERSION = 1
+_MAX_SKEW_S = 300.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (
     backend TEXT NOT NULL, query TEXT NOT NULL, k INTEGER NOT NULL,
@@ -33,6 +35,7 @@ CREATE TABLE IF NOT EXISTS answers (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS answers_by_use ON answers (used_s);
 """
+_SQLITE_HEAD = b"SQLite format 3\x00"
 _log = logging.getLogger(__name__)
 
 
@@ -105,8 +108,15 @@ class CachedRetriever(Retriever):
         oldest_s = now - self.ttl_s if self.ttl_s is not None else 0.0
         for query in dict.fromkeys(queries):
             row = connection.execute(
-                "SELECT hits FROM answers WHERE backend = ? AND query = ? AND k = ? AND stored_s >= ?",
-                (self._backend, _storable(query), k, oldest_s),
+                "SELECT hits FROM answers WHERE backend = ? AND query = ? AND k = ? AND stored_s BETWEEN ? AND ?",
+                # Stored in what is the future here: by a clock that was ahead. It would outlive its time.
+                (
+                    self._backend,
+                    _storable(query),
+                    k,
+                    oldest_s,
+                    now + _MAX_SKEW_S if self.ttl_s is not None else math.inf,
+                ),
             ).fetchone()
             if row is not None:
                 try:
@@ -163,6 +173,8 @@ class CachedRetriever(Retriever):
         with lock:
             # Opening, and moving a damaged file aside, is one process's work at a time.
             fcntl.flock(lock, fcntl.LOCK_EX)
+            if not is_suspect:
+                self._check_is_ours()
             try:
                 self._connection = self._connect(is_suspect)
             except sqlite3.DatabaseError as error:
@@ -171,6 +183,28 @@ class CachedRetriever(Retriever):
                 moved = self._move_aside()
                 _log.warning("the search cache %s is damaged (%s); it was moved to %s", self.path, error, moved)
                 self._connection = self._connect()
+
+    def _check_is_ours(self) -> None:
+        """Refuse a file that somebody else wrote: it is not ours to move aside, nor to write tables into."""
+        try:
+            with self.path.open("rb") as file:
+                head = file.read(len(_SQLITE_HEAD))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UsageError(f"cannot keep a search cache in '{self.path}': {error.strerror or error}") from error
+        if head and (head != _SQLITE_HEAD or not self._tables() <= {"answers"}):
+            raise UsageError(f"'{self.path}' is there and is no search cache; it is left as it is. Give another file")
+
+    def _tables(self) -> set[str]:
+        """The tables of a SQLite file; none if it is damaged, which opening it will find out."""
+        connection = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True, timeout=self.lock_timeout_s)
+        try:
+            return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        except sqlite3.Error:
+            return set()
+        finally:
+            connection.close()
 
     def _connect(self, is_suspect: bool = False) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=self.lock_timeout_s)

@@ -17,12 +17,13 @@ from typing import Any, BinaryIO, Literal, Protocol
 import numpy as np
 
 from parallelsearch.errors import IndexDamagedError, SearchError, UsageError, nearest, require
+from parallelsearch.files import PathLike, write_json
 from parallelsearch.retrieval.base import BlockingRetriever, Hit, Passage, Result
 from parallelsearch.retrieval.bm25 import BuildReport, OnProgress
 from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, passages_of
 from parallelsearch.retrieval.encoder import MAX_TOKENS, Encoder, Prefixes, Vectors, passage_text, same_encoder
 from parallelsearch.retrieval.faiss_index import kept_kind, open_faiss
-from parallelsearch.retrieval.store import IndexBuilder, PassageStore, PassageWriter, PathLike, open_manifest
+from parallelsearch.retrieval.store import IndexBuilder, PassageStore, PassageWriter, open_manifest
 from parallelsearch.retrieval.vector_files import KIND, SCALES, VECTORS, open_vectors
 from parallelsearch.retrieval.vectors import ExactSearcher, VectorSearcher, check_dtype, quantize
 
@@ -66,7 +67,7 @@ def build_dense(
     start = time.monotonic()
     report = CorpusReport()
     passages = passages_of(
-        source, chunk_words=chunk_words, chunk_overlap=chunk_overlap, on_bad=report.skip if skip_bad else None
+        source, chunk_words=chunk_words, chunk_overlap=chunk_overlap, on_bad=report.on_bad(source, skip_bad)
     )
     if not isinstance(encoder, Encoder):
         encoder = Encoder(encoder, device=device, batch_size=batch_size, max_tokens=max_tokens)
@@ -148,7 +149,7 @@ class _VectorLog:
             "corpus_sha256": self._corpus_sha256,
             "probe": [float(value) for value in self._encoder.probe],
         }
-        _replace_json(self._folder / _PROGRESS, record)
+        write_json(self._folder / _PROGRESS, record, indent=None, is_synced=True)
 
     def __enter__(self) -> _VectorLog:
         return self
@@ -162,22 +163,13 @@ class _VectorLog:
 
     def _finish(self) -> None:
         record = {**self._encoder.describe(), "probe": [float(value) for value in self._encoder.probe]}
-        _replace_json(self._folder / ENCODER, record)
+        write_json(self._folder / ENCODER, record, indent=None, is_synced=True)
         (self._folder / _PROGRESS).unlink(missing_ok=True)
 
 
 def _flush(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def _replace_json(path: Path, value: Any) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------

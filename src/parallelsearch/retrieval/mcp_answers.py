@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from parallelsearch.errors import SearchError, TransientSearchError
 from parallelsearch.retrieval.base import Hit, Passage, Result
+from parallelsearch.untrusted import finite, whole
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
@@ -27,8 +27,9 @@ _URLS = ("url", "link", "href", "uri")
 _DATES = ("date", "published_date", "publishedDate", "page_age", "published")
 _SCORES = ("score", "relevance_score", "relevance", "similarity")
 _RATE_LIMIT = re.compile(r"\b429\b|rate.?limit|too many requests|temporarily|try again", re.IGNORECASE)
-_RECORD = re.compile(r"(?im)^(?=[ \t]*(?:[-*]|\d+[.)])?[ \t]*\**title\**[ \t]*:)")
-_FIELD = re.compile(r"(?i)^[ \t]*(?:[-*]|\d+[.)])?[ \t]*\**([a-z][a-z ]{1,20}?)\**[ \t]*:[ \t]*(.*)$")
+_BULLET = r"[ \t]*+(?:(?:[-*]|\d++[.)])[ \t]*+)?+\**+"  # possessive: no run of spaces is read twice
+_RECORD = re.compile(rf"(?im)^(?={_BULLET}title\**+[ \t]*+:)")
+_FIELD = re.compile(rf"(?i)^{_BULLET}([a-z][a-z ]{{1,20}}?)\**+[ \t]*+:[ \t]*+(.*)$")
 _ADDRESS = re.compile(r"https?://[^\s<>\"')\]]+")
 
 
@@ -70,7 +71,7 @@ def _entry(entry: Any, k: int) -> Result:
 
 
 def _failure(message: str) -> SearchError:
-    message = f"the MCP tool failed: {' '.join(message.split())[:300] or 'it gave no reason'}"
+    message = f"the MCP tool failed: {' '.join(whole(message[:1000]).split())[:300] or 'it gave no reason'}"
     return TransientSearchError(message) if _RATE_LIMIT.search(message) else SearchError(message)
 
 
@@ -135,13 +136,13 @@ def _passage(item: Any) -> tuple[Passage, float] | None:
     identity = item.get("id")
     if not isinstance(identity, str | int) or identity == "":
         identity = url or hashlib.sha256(f"{title}\n{text}".encode("utf-8", "replace")).hexdigest()[:16]
-    score = next((item[name] for name in _SCORES if isinstance(item.get(name), int | float)), 0.0)
-    passage = Passage(str(identity), title, text, url or None, _first(item, _DATES) or None)
-    return passage, float(score) if math.isfinite(score) else 0.0
+    score = next((number for name in _SCORES if (number := finite(item.get(name))) is not None), 0.0)
+    return Passage(whole(str(identity)), title, text, url or None, _first(item, _DATES) or None), score
 
 
 def _first(item: dict[str, Any], names: Iterable[str]) -> str:
-    return next((item[name].strip() for name in names if isinstance(item.get(name), str) and item[name].strip()), "")
+    said = (item[name].strip() for name in names if isinstance(item.get(name), str))
+    return whole(next((text for text in said if text), ""))
 
 
 def _items_of_texts(texts: Sequence[str]) -> list[dict[str, str]]:

@@ -1,8 +1,9 @@
 """Any MCP server's search tool as a backend, over the official SDK: a command to start, or a URL.
 
-One task opens the connection, holds it and closes it, as the SDK wants; calls from anywhere go through it. A connection
-that was lost is made again once within the call. The tool is the one named, or the one that looks most like a search;
-a tool that takes a list of queries is preferred. How hits are found in an answer is in `mcp_answers.py`.
+One task opens the connection, holds it and closes it, as the SDK wants; calls of the same event loop go through it, and
+each event loop has a connection of its own. A connection that was lost is made again once within the call. The tool is the
+one named, or the one that looks most like a search; a tool that takes a list of queries is preferred. How hits are found
+in an answer is in `mcp_answers.py`, how large one may be over HTTP in `mcp_transport.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import shlex
@@ -29,9 +31,10 @@ from parallelsearch.errors import (
     nearest,
     require,
 )
+from parallelsearch.http import checked_url, without_secrets
 from parallelsearch.retrieval.base import Result, Retriever
-from parallelsearch.retrieval.http_client import checked_url, without_secrets
 from parallelsearch.retrieval.mcp_answers import read_answer, read_batch_answer
+from parallelsearch.untrusted import whole
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -146,6 +149,8 @@ class McpRetriever(Retriever):
         """A command gets the environment of this process (keys are in it), or `env` instead. A URL gets the bearer token
         in `token_env`, if there is one."""
         require("mcp", "mcp")
+        # What the SDK logs comes back as an error too; without this, a program that logs nothing prints its tracebacks.
+        logging.getLogger("mcp").addHandler(logging.NullHandler())
         self.tool, self.timeout_s, self.connect_timeout_s = tool, timeout_s, connect_timeout_s
         self._is_url = target.strip().startswith(("http://", "https://"))
         self.target = checked_url(target, "an MCP server") if self._is_url else target.strip()
@@ -159,8 +164,17 @@ class McpRetriever(Retriever):
             )
         self._env = dict(os.environ if env is None else env)
         self._token = os.environ.get(token_env, "").strip()
-        self._connection: _Connection | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._chosen: str | None = None
+        self._lanes: dict[asyncio.AbstractEventLoop, _Lane] = {}
+        self._lock = threading.Lock()
+
+    def _lane(self) -> _Lane:
+        """What belongs to the running event loop; loops that are over are forgotten."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            for other in [other for other in self._lanes if other.is_closed()]:
+                del self._lanes[other]
+            return self._lanes.setdefault(loop, _Lane())
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
         connection = await self.open()
@@ -173,7 +187,7 @@ class McpRetriever(Retriever):
 
     async def _search_one(self, query: str, k: int) -> Result:
         try:
-            async with self._slots:
+            async with self._lane().slots:
                 return read_answer(await self._call(query, k), k)
         except SearchError as error:
             return error
@@ -196,10 +210,10 @@ class McpRetriever(Retriever):
                 if error.code == REQUEST_TIMEOUT:
                     raise SearchTimeoutError(f"MCP tool '{tool.name}' gave no answer in {self.timeout_s:g} s") from None
                 if error.code == INVALID_PARAMS:
-                    raise SearchError(f"MCP tool '{tool.name}' refused the call: {error}") from None
-                problem = str(error)
+                    raise SearchError(f"MCP tool '{tool.name}' refused the call: {_short(str(error))}") from None
+                problem = _short(str(error))
             except Exception as error:  # transports fail in ways of their own when the other side is gone
-                problem = f"{type(error).__name__}: {error}"
+                problem = _short(f"{type(error).__name__}: {error}")
             await self._drop(connection)
             if is_last:
                 break
@@ -207,21 +221,20 @@ class McpRetriever(Retriever):
 
     async def open(self) -> _Connection:
         """Connect and choose the tool, unless that is done. Raises `UsageError` if there is no such tool."""
-        if self._loop is not (loop := asyncio.get_running_loop()):  # locks and connections belong to one loop
-            self._loop, self._connection = loop, None
-            self._opening, self._slots = asyncio.Lock(), asyncio.Semaphore(8)
-        async with self._opening:
-            if self._connection is not None and not self._connection.is_usable():
-                await self._drop(self._connection)
-            if self._connection is None:
+        lane = self._lane()
+        async with lane.opening:
+            if lane.connection is not None and not lane.connection.is_usable():
+                await self._drop(lane.connection)
+            if lane.connection is None:
                 connection = _Connection(self)
                 await connection.open(self.connect_timeout_s)
-                self._connection = connection
-            return self._connection
+                lane.connection, self._chosen = connection, connection.tool.name
+            return lane.connection
 
     async def _drop(self, connection: _Connection) -> None:
-        if self._connection is connection:
-            self._connection = None
+        lane = self._lane()
+        if lane.connection is connection:
+            lane.connection = None
         await connection.aclose()
 
     @contextlib.asynccontextmanager
@@ -234,9 +247,12 @@ class McpRetriever(Retriever):
         async with contextlib.AsyncExitStack() as stack:
             if self._is_url:
                 httpx2 = require("httpx2", "mcp")
+                from parallelsearch.retrieval.mcp_transport import BoundedTransport
+
                 headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
                 timeout = httpx2.Timeout(self.connect_timeout_s, read=max(self.timeout_s, self.connect_timeout_s) + 5)
-                http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
+                http = httpx2.AsyncClient(headers=headers, timeout=timeout, transport=BoundedTransport())
+                await stack.enter_async_context(http)
                 transport = streamable_http_client(self.target, http_client=http)
             else:
                 errors = stack.enter_context(_last_lines(last_words))
@@ -245,7 +261,7 @@ class McpRetriever(Retriever):
             yield await stack.enter_async_context(Client(transport, read_timeout_seconds=self.timeout_s))
 
     def describe(self) -> dict[str, Any]:
-        chosen = self._connection.tool.name if self._connection is not None and self.tool is None else self.tool
+        chosen = self.tool or self._chosen
         if self._is_url:
             return {"kind": self.name, "url": without_secrets(self.target), "tool": chosen}
         # Arguments may hold keys: the program's name, and a hash to tell one command from another.
@@ -253,8 +269,25 @@ class McpRetriever(Retriever):
         return {"kind": self.name, "command": PurePath(self._command[0]).name, "command_hash": digest, "tool": chosen}
 
     async def aclose(self) -> None:
-        if self._connection is not None:
-            await self._drop(self._connection)
+        """Close the connection of this event loop, and tell those of others that still run to close theirs."""
+        lane = self._lane()
+        if lane.connection is not None:
+            await self._drop(lane.connection)
+        with self._lock:
+            others = [(loop, lane) for loop, lane in self._lanes.items() if loop is not asyncio.get_running_loop()]
+        for loop, other in others:
+            if (connection := other.connection) is not None:
+                with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
+                    loop.call_soon_threadsafe(connection.end)
+
+
+class _Lane:
+    """What one event loop has of a server: its connection, and how many calls are under way."""
+
+    def __init__(self) -> None:
+        self.connection: _Connection | None = None
+        self.opening = asyncio.Lock()
+        self.slots = asyncio.Semaphore(8)
 
 
 class _Connection:
@@ -315,6 +348,10 @@ class _Connection:
     def is_usable(self) -> bool:
         return self._task is not None and not self._task.done() and self._loop is asyncio.get_running_loop()
 
+    def end(self) -> None:
+        """Let the task that holds the connection close it; called in its own event loop."""
+        self._is_closing.set()
+
     async def aclose(self) -> None:
         if self._task is None or self._loop is not asyncio.get_running_loop():
             return
@@ -342,6 +379,11 @@ async def _all_tools(client: Client) -> list[Tool]:
         if not cursor:
             break
     return tools
+
+
+def _short(message: str) -> str:
+    """What the SDK says of an answer it cannot read goes on for a page."""
+    return " ".join(whole(message[:1000]).split())[:300]
 
 
 def _root(error: BaseException) -> BaseException:

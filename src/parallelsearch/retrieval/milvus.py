@@ -29,13 +29,14 @@ from parallelsearch.errors import (
     UsageError,
     require,
 )
+from parallelsearch.files import PathLike
 from parallelsearch.retrieval.base import BlockingRetriever, Hit, Passage, Result
 from parallelsearch.retrieval.bm25 import BuildReport, OnProgress
 from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, passages_of
 from parallelsearch.retrieval.dense import ENCODER, known_encoder
 from parallelsearch.retrieval.encoder import Encoder, Vectors, passage_text, plain_text
 from parallelsearch.retrieval.hybrid import DEFAULT_DEPTH, RRF_K
-from parallelsearch.retrieval.store import MANIFEST, PassageStore, PathLike, corpus_sha256, open_manifest
+from parallelsearch.retrieval.store import MANIFEST, PassageStore, corpus_sha256, open_manifest
 from parallelsearch.retrieval.vector_files import KIND, open_vectors
 from parallelsearch.retrieval.vectors import decode
 
@@ -129,7 +130,7 @@ def build_milvus(
         if encoder is not None:
             about["encoder"] = {**encoder.describe(), "probe": [round(float(v), 5) for v in encoder.probe]}
         passages = passages_of(
-            source, chunk_words=chunk_words, chunk_overlap=chunk_overlap, on_bad=report.skip if skip_bad else None
+            source, chunk_words=chunk_words, chunk_overlap=chunk_overlap, on_bad=report.on_bad(source, skip_bad)
         )
         blocks = _encoded_blocks(report.count(_storable(passages, report if skip_bad else None)), encoder)
     client = connect(uri, timeout_s=timeout_s, token=token)

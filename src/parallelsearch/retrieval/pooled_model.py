@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parallelsearch.errors import UsageError, require
+from parallelsearch.errors import UsageError, install_command, require
 
 POOLINGS = ("mean", "cls")
 # Names of the flags by which files of sentence-transformers before 5.5 say the pooling.
@@ -111,7 +111,7 @@ def _pooling(folder: Path) -> str:
     if unknown or len(names) != 1 or names[0] not in POOLINGS:
         what = f"has the parts {', '.join(kinds)}" if unknown else f"pools by {' and '.join(names)}"
         raise UsageError(
-            f"the encoder '{folder}' {what}, which needs sentence-transformers. Type: pip install 'parallelsearch[dense]'"
+            f"the encoder '{folder}' {what}, which needs sentence-transformers. Type: {install_command('dense')}"
         )
     return str(names[0])
 

@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
 import shutil
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from parallelsearch.errors import DataError, IndexDamagedError, ParallelSearchError, UsageError
+from parallelsearch.files import PathLike, open_bytes, whole_file
 from parallelsearch.retrieval.base import Passage
-from parallelsearch.retrieval.corpus import open_bytes, passage_of
+from parallelsearch.retrieval.corpus import passage_of
 from parallelsearch.retrieval.dense import VectorRetriever, search_devices
 from parallelsearch.retrieval.encoder import Encoder, Vectors
 from parallelsearch.retrieval.faiss_index import FaissSearcher, read_faiss
-from parallelsearch.retrieval.store import PathLike
 from parallelsearch.retrieval.vectors import ExactSearcher, VectorSearcher
 
 _BLOCK_BYTES = 1 << 26
@@ -158,13 +158,9 @@ class LinePassages:
         except (OSError, ValueError):
             pass
         spans = _line_spans(self._bytes)
-        temporary = kept.with_name(f"{kept.name}.{os.getpid()}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                np.save(file, spans)
-            temporary.replace(kept)
-        except OSError:  # a read-only folder: found again the next time
-            temporary.unlink(missing_ok=True)
+        # A read-only folder: found again the next time.
+        with suppress(OSError), whole_file(kept) as draft, draft.open("wb") as file:
+            np.save(file, spans)
         return spans
 
 
@@ -190,12 +186,9 @@ def _unpacked(path: Path) -> Path:
     plain = path.with_suffix("")
     if plain.is_file() and plain.stat().st_mtime_ns >= path.stat().st_mtime_ns:
         return plain
-    temporary = plain.with_name(f"{plain.name}.{os.getpid()}.tmp")
     try:
-        with open_bytes(path) as packed, temporary.open("wb") as file:
+        with open_bytes(path) as packed, whole_file(plain) as draft, draft.open("wb") as file:
             shutil.copyfileobj(packed, file, _BLOCK_BYTES)
-        temporary.replace(plain)
     except (OSError, EOFError) as error:
-        temporary.unlink(missing_ok=True)
         raise ParallelSearchError(f"'{path}' could not be unpacked to '{plain}': {error}") from error
     return plain

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import time
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
-
 from parallelsearch.errors import DataError, SearchError, SearchTimeoutError, TransientSearchError, UsageError
+from parallelsearch.http import HttpClient, Response, checked_url, without_secrets
 from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever
 from parallelsearch.retrieval.corpus import passage_of
-from parallelsearch.retrieval.http_client import HttpClient, checked_url, is_loopback, without_secrets
-from parallelsearch.retry import response_error
+from parallelsearch.untrusted import finite, whole
 
 _ERROR_KINDS: dict[str, type[SearchError]] = {
     "transient": TransientSearchError,
@@ -35,6 +32,7 @@ _REFUSALS = frozenset({400, 413, 422})
 # So many refused one after another, none answered: it is not a matter of single queries.
 _MAX_REFUSALS = 4
 _MAX_ASKED_REST_S = 300.0
+_MAX_MESSAGE_CHARS = 300
 
 
 # ---- the protocol ----------------------------------------------------------------------------------------------------
@@ -81,13 +79,17 @@ def read_reply(body: bytes, num_queries: int, k: int) -> list[Result]:
 
 def _read_error(error: Any) -> SearchError:
     if not isinstance(error, dict):
-        return SearchError(str(error))
-    return _ERROR_KINDS.get(str(error.get("kind")), SearchError)(str(error.get("message")))
+        return SearchError(_short(error))
+    return _ERROR_KINDS.get(str(error.get("kind")), SearchError)(_short(error.get("message")))
+
+
+def _short(message: object) -> str:
+    return " ".join(whole(str(message)[:_MAX_MESSAGE_CHARS]).split())
 
 
 def _read_items(items: Any, k: int) -> Result:
     if not isinstance(items, list):
-        return SearchError(f"the server sent {type(items).__name__} where a list of passages belongs")
+        return _UnreadableError(f"the server sent {type(items).__name__} where a list of passages belongs")
     hits: list[Hit] = []
     for rank, item in enumerate(items[:k], start=1):  # SerpAPI's server sends more than was asked for
         document, score = item, None
@@ -102,9 +104,8 @@ def _read_items(items: Any, k: int) -> Result:
             passage = passage_of(document, "the answer", rank)
         except DataError as error:
             field = f" ('{error.field}')" if error.field else ""
-            return SearchError(f"the server sent a passage that cannot be read{field}: {error.problem}")
-        is_number = isinstance(score, int | float) and math.isfinite(score)
-        hits.append(Hit.of(passage, float(score) if is_number and score is not None else 0.0, rank))
+            return _UnreadableError(f"the server sent a passage that cannot be read{field}: {error.problem}")
+        hits.append(Hit.of(passage, finite(score) or 0.0, rank))
     return hits
 
 
@@ -144,6 +145,10 @@ class _RefusedError(Exception):
     """The server will not take this request, whoever asks."""
 
 
+class _UnreadableError(SearchError):
+    """What the server sent for a query is not a list of passages."""
+
+
 class RemoteRetriever(Retriever):
     """Asks search servers over HTTP. The bearer token, if the servers want one, is in the variable `token_env`."""
 
@@ -173,12 +178,13 @@ class RemoteRetriever(Retriever):
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         self._http = HttpClient(
             "search server",
+            permanent=SearchError,
+            transient=TransientSearchError,
+            late=SearchTimeoutError,
             headers={**headers, "Authorization": f"Bearer {token}"} if token else headers,
             secrets=[token],
             connect_timeout_s=min(connect_timeout_s, timeout_s),
             max_connections=max_concurrency * len(self._replicas) + 8,
-            # A proxy set for the outside world does not lead to this machine.
-            trusts_proxy_env=not all(is_loopback(urlsplit(url).hostname or "") for url in addresses),
         )
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
@@ -211,6 +217,7 @@ class RemoteRetriever(Retriever):
         """The first good answer among the replicas."""
         body = json.dumps({"queries": queries, "topk": k, "return_scores": True}).encode("ascii")
         failures: list[tuple[_Replica, SearchError]] = []
+        refused: tuple[_Replica, _RefusedError] | None = None
         candidates = self._in_order()
         for i, replica in enumerate(candidates):
             left_s = deadline_s - time.monotonic()
@@ -219,9 +226,19 @@ class RemoteRetriever(Retriever):
             # Half of the time that is left, so that a server which hangs leaves some for the next.
             timeout_s = left_s if i == len(candidates) - 1 else left_s / 2
             try:
-                return await self._ask_replica(replica, body, len(queries), k, timeout_s)
+                results = await self._ask_replica(replica, body, len(queries), k, timeout_s)
             except SearchError as error:
                 failures.append((replica, error))
+            except _RefusedError as error:
+                if refused is not None:  # two of a mind: the request is at fault
+                    raise
+                refused = replica, error
+            else:
+                if refused is not None:
+                    refused[0].failed(SearchError(str(refused[1])))
+                return results
+        if refused is not None:
+            raise refused[1]
         if not failures and not candidates:
             wait_s = max(0.0, min(replica.asked_until_s for replica in self._replicas) - time.monotonic())
             raise TransientSearchError(
@@ -234,7 +251,7 @@ class RemoteRetriever(Retriever):
         replica.is_probed = True
         try:
             response = await self._http.request("POST", replica.url, content=body, timeout_s=timeout_s)
-            if response.status_code in _REFUSALS:
+            if response.status in _REFUSALS:
                 raise _RefusedError(str(self._error_of(response)))
             if (error := self._error_of(response)) is not None:
                 raise error
@@ -242,6 +259,9 @@ class RemoteRetriever(Retriever):
                 results = read_reply(response.content, num, k)
             except TransientSearchError as error:
                 raise TransientSearchError(f"search server {replica.where}: {error}") from None
+            rubbish = [result for result in results if isinstance(result, _UnreadableError)]
+            if rubbish and len(rubbish) == len(results) and len(self._replicas) > 1:
+                raise SearchError(f"search server {replica.where}: {rubbish[0]}")  # another may know better
         except SearchError as error:
             replica.failed(error)
             raise
@@ -255,13 +275,11 @@ class RemoteRetriever(Retriever):
         replica.answered()
         return results
 
-    def _error_of(self, response: httpx.Response) -> SearchError | None:
-        error = response_error(response, "search server", SearchError, TransientSearchError)
-        if error is None:
-            return None
-        if response.status_code in (401, 403):
-            error = SearchError(f"{error}. It wants a bearer token; set {self.token_env} to the server's")
-        return self._http.clean(error)
+    def _error_of(self, response: Response) -> SearchError | None:
+        error = self._http.error_of(response)
+        if response.status in (401, 403):
+            return SearchError(f"{error}. It wants a bearer token; set {self.token_env} to the server's")
+        return error if isinstance(error, SearchError) else None
 
     def _in_order(self) -> list[_Replica]:
         """Whom to ask: one whose rest is over first, as a probe, then the healthy in turn, then, as a last resort, the

@@ -25,17 +25,15 @@ import numpy as np
 
 from parallelsearch import __version__
 from parallelsearch.errors import DataError, IndexDamagedError, ParallelSearchError, UsageError
+from parallelsearch.files import PathLike, is_draft, remove_drafts, sync, write_json
 from parallelsearch.retrieval.base import Passage
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 PASSAGES, OFFSETS = "passages.bin", "passages.offsets"
 _MARKER = "partial.json"  # in a folder that is being built: whose build it is
-_TEMPORARY = ".tmp"
 _OFFSET_TYPE = np.dtype("<i8")
 _BLOCK_BYTES = 1 << 22
-
-PathLike = str | os.PathLike[str]
 
 # ---- the manifest ----------------------------------------------------------------------------------------------------
 
@@ -277,6 +275,8 @@ class PassageStore(Sequence[Passage]):
 def partial_folder(out: PathLike) -> Path:
     """Where the index `out` is built: a sibling, so that the last step is a rename."""
     out = Path(out)
+    if not out.name:
+        raise UsageError(f"'{out}' has no name of its own; give --out a folder that can be made, such as my-index")
     return out.with_name(out.name + ".partial")
 
 
@@ -344,7 +344,7 @@ class IndexBuilder:
         files: dict[str, dict[str, Any]] = {}
         for path in sorted(self.folder.rglob("*")):
             if path.is_file() and path not in (self.folder / _MARKER, self.folder / MANIFEST):
-                _sync(path)
+                sync(path)
                 name = path.relative_to(self.folder).as_posix()
                 files[name] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
         manifest = Manifest(
@@ -356,8 +356,8 @@ class IndexBuilder:
             package_version=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        _write_json(self.folder / MANIFEST, asdict(manifest))
-        _sync(self.folder)
+        write_json(self.folder / MANIFEST, asdict(manifest), is_synced=True)
+        sync(self.folder)
         self._take_name()
         self.manifest = manifest
         return manifest
@@ -369,8 +369,8 @@ class IndexBuilder:
             self.out.rename(_aside(self.out))
         self.folder.rename(self.out)
         (self.out / _MARKER).unlink(missing_ok=True)
-        _sync(self.out)
-        _sync(self.out.parent)
+        sync(self.out)
+        sync(self.out.parent)
         shutil.rmtree(_aside(self.out), ignore_errors=True)
 
     def _check_target(self) -> None:
@@ -400,11 +400,11 @@ class IndexBuilder:
             is_same = False
         if not is_same:  # another process holds the folder, or has just renamed it
             raise UsageError(f"another process is building '{self.out}'. Wait for it, or give another --out")
-        held = {entry.name for entry in self.folder.iterdir()}
-        if held and not held & {_MARKER, _MARKER + _TEMPORARY, MANIFEST}:
+        held = {entry.name for entry in self.folder.iterdir() if not is_draft(entry)}
+        if held and not held & {_MARKER, MANIFEST}:
             raise UsageError(f"'{self.folder}' is needed for the build and holds other files. Move it away")
-        for name in (MANIFEST, MANIFEST + _TEMPORARY):
-            (self.folder / name).unlink(missing_ok=True)
+        remove_drafts(self.folder)
+        (self.folder / MANIFEST).unlink(missing_ok=True)
         marker = {"format_version": FORMAT_VERSION, "kind": self.kind, "resume_key": self.resume_key}
         # Through JSON, so that a tuple in the key equals the list it becomes.
         self.resumed = self.resume_key is not None and self._recorded() == json.loads(json.dumps(marker))
@@ -415,7 +415,7 @@ class IndexBuilder:
                 shutil.rmtree(entry)
             elif entry.name != _MARKER:  # last, by being overwritten: until then the folder is known to be a build's
                 entry.unlink()
-        _write_json(self.folder / _MARKER, marker)
+        write_json(self.folder / _MARKER, marker, is_synced=True)
 
     def _recorded(self) -> Any:
         try:
@@ -427,22 +427,3 @@ class IndexBuilder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-
-def _write_json(path: Path, value: Any) -> None:
-    """Whole or not at all: through a temporary file and a rename."""
-    temporary = path.with_name(path.name + _TEMPORARY)
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(value, file, ensure_ascii=False, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

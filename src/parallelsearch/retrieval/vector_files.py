@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from parallelsearch.errors import IndexDamagedError, UsageError
+from parallelsearch.files import PathLike
 from parallelsearch.retrieval.encoder import Vectors
-from parallelsearch.retrieval.store import Manifest, PathLike, open_manifest
+from parallelsearch.retrieval.store import Manifest, open_manifest
 from parallelsearch.retrieval.vectors import check_dtype
 
 KIND = "dense"

@@ -8,33 +8,27 @@ message or a manifest. Pages are not fetched: a passage is what the engine shows
 from __future__ import annotations
 
 import asyncio
-import html
 import json
-import math
 import os
-import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import httpx
-
-from parallelsearch.errors import SearchError, TransientSearchError, UsageError
+from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError
+from parallelsearch.http import HttpClient, Response, checked_url, without_secrets
 from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever
-from parallelsearch.retrieval.http_client import HttpClient, checked_url, without_secrets
-from parallelsearch.retry import response_error
+from parallelsearch.retrieval.documents import html_document
+from parallelsearch.untrusted import finite, whole
 
-_TAG = re.compile(r"<!--.*?-->|</?[a-zA-Z][^<>]*>", re.DOTALL)
-_BREAK = re.compile(r"<(?:br|p|div|li|tr|h[1-6])\b[^<>]*>", re.IGNORECASE)
+_MAX_SNIPPET_CHARS, _MAX_URL_CHARS = 20_000, 4_000
 
 
 def plain_text(snippet: object) -> str:
     """A snippet without tags and entities, on one line. Anything but a string is empty."""
     if not isinstance(snippet, str):
         return ""
-    text = _TAG.sub("", _BREAK.sub(" ", snippet))
-    return " ".join(html.unescape(text).split())
+    return " ".join(html_document(snippet[:_MAX_SNIPPET_CHARS])[1].split())
 
 
 class WebRetriever(Retriever):
@@ -59,6 +53,9 @@ class WebRetriever(Retriever):
         self.base_url, self.timeout_s, self.max_concurrency = checked_url(url, self.name), timeout_s, max_concurrency
         self._http = HttpClient(
             self.name,
+            permanent=SearchError,
+            transient=TransientSearchError,
+            late=SearchTimeoutError,
             headers={"Accept": "application/json", **self._key_headers(key)},
             secrets=[key],
             connect_timeout_s=min(5.0, timeout_s),
@@ -74,11 +71,11 @@ class WebRetriever(Retriever):
             return SearchError("the query is empty")
         try:
             response = await self._ask(query, min(k, self.max_k))
-            if (error := response_error(response, self.name, SearchError, TransientSearchError)) is not None:
-                raise self._explained(error, response.status_code)
+            if (error := self._http.error_of(response)) is not None:
+                raise self._explained(error, response.status)
             return self._hits(response.content, k)
         except SearchError as error:
-            return self._http.clean(error)
+            return error
 
     def _explained(self, error: Exception, status: int) -> SearchError:
         if status in (401, 403) and self.key_env:
@@ -117,21 +114,21 @@ class WebRetriever(Retriever):
         return {}
 
     @abstractmethod
-    async def _ask(self, query: str, k: int) -> httpx.Response:
+    async def _ask(self, query: str, k: int) -> Response:
         """One request for one query."""
 
     @abstractmethod
     def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
         """Passages and scores in the answer, best first."""
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
+    async def _post(self, path: str, body: Mapping[str, Any]) -> Response:
         content = json.dumps(body).encode("ascii")
         headers = {"Content-Type": "application/json"}
         return await self._http.request(
             "POST", self.base_url + path, content=content, headers=headers, timeout_s=self.timeout_s
         )
 
-    async def _get(self, path: str, params: Mapping[str, str]) -> httpx.Response:
+    async def _get(self, path: str, params: Mapping[str, str]) -> Response:
         # A lone surrogate cannot be put in an address.
         safe = {name: value.encode("utf-8", "replace").decode("utf-8") for name, value in params.items()}
         return await self._http.request("GET", self.base_url + path, params=safe, timeout_s=self.timeout_s)
@@ -148,7 +145,7 @@ class SerperRetriever(WebRetriever):
     def _key_headers(self, key: str) -> dict[str, str]:
         return {"X-API-KEY": key}
 
-    async def _ask(self, query: str, k: int) -> httpx.Response:
+    async def _ask(self, query: str, k: int) -> Response:
         return await self._post("/search", {"q": query, "num": max(k, 10)})
 
     def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
@@ -171,7 +168,7 @@ class TavilyRetriever(WebRetriever):
     def _key_headers(self, key: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {key}"}
 
-    async def _ask(self, query: str, k: int) -> httpx.Response:
+    async def _ask(self, query: str, k: int) -> Response:
         return await self._post("/search", {"query": query, "max_results": k, "search_depth": "basic"})
 
     def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
@@ -190,7 +187,7 @@ class BraveRetriever(WebRetriever):
     def _key_headers(self, key: str) -> dict[str, str]:
         return {"X-Subscription-Token": key}
 
-    async def _ask(self, query: str, k: int) -> httpx.Response:
+    async def _ask(self, query: str, k: int) -> Response:
         words = query.split()[:50]  # the API refuses a query of more words
         return await self._get("/web/search", {"q": " ".join(words), "count": str(k), "text_decorations": "false"})
 
@@ -198,7 +195,8 @@ class BraveRetriever(WebRetriever):
         web = answer.get("web")
         for item in _items(web.get("results") if isinstance(web, dict) else None):
             passage = _passage(item, url="url", text="description", date="page_age")
-            extra = [plain_text(snippet) for snippet in item.get("extra_snippets") or []]
+            snippets = item.get("extra_snippets")
+            extra = [plain_text(snippet) for snippet in snippets] if isinstance(snippets, list) else []
             yield replace(passage, text=" ".join([passage.text, *filter(None, extra)]).strip()), 0.0
 
 
@@ -208,7 +206,7 @@ class SearxngRetriever(WebRetriever):
     name = "searxng"
     max_k = 50
 
-    async def _ask(self, query: str, k: int) -> httpx.Response:
+    async def _ask(self, query: str, k: int) -> Response:
         return await self._get("/search", {"q": query, "format": "json"})
 
     def _explained(self, error: Exception, status: int) -> SearchError:
@@ -219,8 +217,13 @@ class SearxngRetriever(WebRetriever):
     def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
         items = list(_items(answer.get("results")))
         silent = answer.get("unresponsive_engines")
-        if not items and silent:  # nothing found because nobody answered: not the same as nothing there
-            names = ", ".join(str(engine[0] if isinstance(engine, list) and engine else engine) for engine in silent)
+        if (
+            not items and isinstance(silent, list) and silent
+        ):  # nothing found because nobody answered: not the same as nothing there
+            names = ", ".join(
+                plain_text(str(engine[0] if isinstance(engine, list) and engine else engine)[:100])
+                for engine in silent[:10]
+            )
             raise TransientSearchError(f"searxng found nothing: its engines did not answer ({names})")
         for item in items:
             yield (
@@ -235,19 +238,19 @@ def _items(value: object) -> Iterable[dict[str, Any]]:
 
 def _passage(item: Mapping[str, Any], *, url: str, text: str, date: str | None = None) -> Passage:
     address = item.get(url)
-    address = address if isinstance(address, str) else ""
+    address = whole(address[:_MAX_URL_CHARS]) if isinstance(address, str) else ""
     day = item.get(date) if date else None
     return Passage(
         address,
         plain_text(item.get("title")),
         plain_text(item.get(text)),
         address or None,
-        day if isinstance(day, str) and day else None,
+        whole(day[:100]) if isinstance(day, str) and day else None,
     )
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+    return finite(value) or 0.0
 
 
 def _shortened(query: str, max_chars: int) -> str:

@@ -1,8 +1,9 @@
-"""The agent over HTTP: `/v1/chat/completions` and `/v1/models` for any OpenAI client, a page at `/`, MCP tools at `/mcp`.
+"""The agent over HTTP: `/v1/chat/completions`, `/v1/responses` and `/v1/models` for any OpenAI client, a page at `/`, MCP
+tools at `/mcp`.
 
-A question is a task that lives as long as somebody waits for it: who leaves, cancels it, searches included. A streamed
-answer carries the thought as `reasoning_content`, the answer as `content` (whole, once it is certain and its citations are
-checked) and what happens as events beside them. The page is a few files held in memory; nothing else can be fetched.
+A question is a task that lives as long as somebody waits for it. A client that leaves cancels it, searches included. A
+streamed answer carries the thought while it is written, what happens as it happens, and the answer whole, once it is
+certain and its citations are checked. The page is a few files held in memory; nothing else can be fetched.
 """
 
 from __future__ import annotations
@@ -13,20 +14,28 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 from parallelsearch import __version__
-from parallelsearch.demo import DemoPolicy
 from parallelsearch.errors import require
 from parallelsearch.policy.base import Policy
 from parallelsearch.search import Search
-from parallelsearch.server import chat_api
 from parallelsearch.server.answering import GRACE_S, AgentSettings, Answering
-from parallelsearch.server.chat_api import AskOptions, ChatRequest, read_chat_request
-from parallelsearch.server.chatting import Chat
+from parallelsearch.server.asking import (
+    SEQUENTIAL,
+    SEQUENTIAL_SUFFIX,
+    Asked,
+    AskOptions,
+    ChatLimits,
+    error_body,
+    model_object,
+)
+from parallelsearch.server.chat_api import ChatWire, read_chat_request
+from parallelsearch.server.chatting import Chat, Wire
 from parallelsearch.server.endpoints import PAGE_HEADERS, body_of, json_response, refusal_headers
 from parallelsearch.server.limits import NOT_MY_NAME, RefusalError, check_caller, is_own_name
 from parallelsearch.server.openapi import agent_openapi
+from parallelsearch.server.responses_api import ResponsesWire, read_responses_request
 from parallelsearch.server.running import serve_app
 
 if TYPE_CHECKING:
@@ -43,17 +52,17 @@ PAGE_FILES = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 _EXAMPLES_OF_EACH_KIND = 2
+A = TypeVar("A", bound=Asked)
 
 
 def create_agent_app(
     policy: Policy,
     search: Search,
     settings: AgentSettings | None = None,
-    *,
-    sequential_policy: Policy | None = None,
+    reader: Policy | None = None,
 ) -> Starlette:
-    """The application. It closes policy and search when it shuts down. `sequential_policy` answers where one search at a
-    time is asked for; without it the same policy does (the demo policy, which only replays, has a twin for that)."""
+    """The application. `reader` is another model that reads what the policy found and answers. It closes policy, reader and
+    search when it shuts down."""
     require("starlette", "serve")
     require("prometheus_client", "serve")
     from starlette.applications import Starlette
@@ -61,12 +70,12 @@ def create_agent_app(
     from starlette.routing import BaseRoute, Route
 
     settings = settings or AgentSettings()
-    if sequential_policy is None and isinstance(policy, DemoPolicy):
-        sequential_policy = DemoPolicy(sequential=True)
-    answering = Answering(policy, search, settings, sequential_policy=sequential_policy)
+    answering = Answering(policy, search, settings, reader)
     server = _Handlers(answering)
     routes: list[BaseRoute] = [
         Route("/v1/chat/completions", server.chat, methods=["POST"]),
+        Route("/v1/responses", server.responses, methods=["POST"]),
+        Route("/v1/responses/{rest:path}", server.stored_response, methods=["GET", "POST", "DELETE"]),
         Route("/v1/models", server.models),
         Route("/v1/models/{model}", server.model),
         Route("/health", server.health),
@@ -98,13 +107,13 @@ def run_agent_server(
     search: Search,
     settings: AgentSettings | None = None,
     *,
-    sequential_policy: Policy | None = None,
+    reader: Policy | None = None,
     log_stream: TextIO | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; then finish the questions that were taken and return."""
     settings = settings or AgentSettings()
     settings = replace(settings, shutdown_s=max(settings.shutdown_s, settings.timeout_s + GRACE_S + 1))
-    app = create_agent_app(policy, search, settings, sequential_policy=sequential_policy)
+    app = create_agent_app(policy, search, settings, reader)
     serve_app(app, settings, path="/", log_stream=log_stream)
 
 
@@ -122,22 +131,37 @@ class _Handlers:
         self.created = int(time.time())
         self.started_s = time.monotonic()
         name = self.settings.model_name
-        self.model_names = (name, name + chat_api.SEQUENTIAL_SUFFIX)
+        self.model_names = (name, name + SEQUENTIAL_SUFFIX)
         self._page = files("parallelsearch.server") / "page"
 
     async def chat(self, request: Request) -> Response:
-        work = Chat(self.answering, self.metrics, request.headers)
+        return await self.asked(request, read_chat_request, ChatWire, "chat")
+
+    async def responses(self, request: Request) -> Response:
+        return await self.asked(request, read_responses_request, ResponsesWire, "responses")
+
+    async def stored_response(self, request: Request) -> Response:
+        def none() -> NoReturn:
+            raise RefusalError(404, "nothing is stored here: a response is sent once, by POST /v1/responses; ask again")
+
+        return self.guarded(request, none)
+
+    async def asked(
+        self, request: Request, read: Callable[[bytes, ChatLimits], A], make_wire: Callable[[A], Wire], name: str
+    ) -> Response:
+        """Answer a question that came by one of the APIs."""
+        work = Chat(self.answering, self.metrics, request.headers, name)
         try:
             self.check(request)
             kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":  # another site's page can send a form without asking, but not this
                 raise RefusalError(415, f"send Content-Type: application/json, not {kind[:80]!r}")
             body = await body_of(request, self.settings, "shorten the conversation")
-            asked = self.known_model(read_chat_request(body, self.settings.chat))
-            limits = self.answering.limits_for(asked.options, asked.body.max_completion_tokens or asked.body.max_tokens)
-            if asked.body.stream:
-                return work.streamed(asked, limits)
-            return await work.whole(asked, limits, request.receive)
+            asked = self.known_model(read(body, self.settings.chat))
+            limits, wire = self.answering.limits_for(asked.options, asked.max_turn_tokens), make_wire(asked)
+            if asked.is_streamed:
+                return work.streamed(asked, wire, limits)
+            return await work.whole(asked, wire, limits, request.receive)
         except RefusalError as error:
             work.end(error.status, refusal=str(error))
             return _refused(error)
@@ -146,23 +170,24 @@ class _Handlers:
         """`RefusalError` for a name the server does not go by, or a missing token."""
         check_caller(request.headers.get("host", ""), request.headers.get("authorization"), self.settings)
 
-    def known_model(self, asked: ChatRequest) -> ChatRequest:
+    def known_model(self, asked: A) -> A:
         plain, sequential = self.model_names
-        if asked.body.model not in self.model_names:
-            raise RefusalError(404, f"there is no model {asked.body.model[:80]!r} here; ask for {plain!r}")
-        if asked.body.model == sequential:
-            return replace(asked, options=asked.options.model_copy(update={"sequential": True}))
+        if asked.model not in self.model_names:
+            raise RefusalError(404, f"there is no model {asked.model[:80]!r} here; ask for {plain!r}")
+        if asked.model == sequential:
+            dialect = asked.options.dialect or SEQUENTIAL
+            return replace(asked, options=asked.options.model_copy(update={"dialect": dialect}))
         return asked
 
     async def models(self, request: Request) -> Response:
-        data = [chat_api.model_object(name, self.created) for name in self.model_names]
+        data = [model_object(name, self.created) for name in self.model_names]
         return self.guarded(request, lambda: {"object": "list", "data": data})
 
     async def model(self, request: Request) -> Response:
         def one() -> dict[str, Any]:
             if (name := request.path_params["model"]) not in self.model_names:
                 raise RefusalError(404, f"there is no model {name[:80]!r} here")
-            return chat_api.model_object(name, self.created)
+            return model_object(name, self.created)
 
         return self.guarded(request, one)
 
@@ -197,8 +222,10 @@ class _Handlers:
             request,
             lambda: {
                 "model": settings.model_name,
-                "policy": self.answering.policy.name,
+                "policy": self.answering.policy.title,
                 "search": self.answering.search.retriever.name,
+                "reader": None if self.answering.agent.reader is None else self.answering.agent.reader.title,
+                "latency_s": self.answering.search.describe().get("latency_s", 0),
                 "k": min(self.answering.search.k, settings.max_k),
                 "max_k": settings.max_k,
                 "max_turns": settings.max_turns,
@@ -209,7 +236,7 @@ class _Handlers:
         )
 
     async def openapi(self, request: Request) -> Response:
-        return self.guarded(request, lambda: agent_openapi(self.settings, self.model_names))
+        return self.guarded(request, lambda: agent_openapi(self.settings, self.model_names, self.answering.dialects))
 
     def guarded(self, request: Request, make: Callable[[], Any]) -> Response:
         try:
@@ -235,16 +262,16 @@ class _Handlers:
 
 
 def _refused(error: RefusalError) -> Response:
-    return json_response(chat_api.error_body(error.status, str(error)), error.status, refusal_headers(error))
+    return json_response(error_body(error.status, str(error)), error.status, refusal_headers(error))
 
 
 async def _no_such_route(request: Request, error: Any) -> Response:
-    return json_response(chat_api.error_body(error.status_code, error.detail), error.status_code, error.headers)
+    return json_response(error_body(error.status_code, error.detail), error.status_code, error.headers)
 
 
 def _demo_examples() -> list[str]:
     """A few demo questions of each kind."""
-    from parallelsearch.data import demo_questions
+    from parallelsearch.data.questions import demo_questions
 
     chosen: dict[str | None, list[str]] = {}
     for question in demo_questions():

@@ -1,8 +1,8 @@
 """A question within a server's limits: run the rollout, then say what the answer is and what it rests on.
 
-Shared by the chat endpoint and the MCP tool. At most `max_concurrent` questions are taken at a time. With `abstain` the
-agent says so where there is no answer, where no passage was found, or where none of them holds the answer. Where
-OpenTelemetry is installed and set up, each question is a span. Knows nothing of HTTP.
+Shared by the chat endpoint and the MCP tool. At most `max_concurrent` questions are taken at a time. An answer that rests
+on nothing is not given (`grounding.py`), unless a request wants every answer. Where OpenTelemetry is installed and set
+up, each question is a span. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -10,32 +10,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from parallelsearch.agent import Agent
+from parallelsearch.dialect import Dialect
+from parallelsearch.dialects import DIALECTS, open_dialect
 from parallelsearch.errors import ParallelSearchError, UsageError
+from parallelsearch.grounding import Citation, Source, cite, sentence_of, sources_of, thoughts_of
+from parallelsearch.limits import MIN_TURN_TOKENS, Limits
 from parallelsearch.policy.base import Policy, Sampling
-from parallelsearch.rollout import MIN_TURN_TOKENS, Event, Limits, rollout
+from parallelsearch.rollout import OnEvent
 from parallelsearch.search import Search
-from parallelsearch.server.chat_api import AskOptions, ChatLimits
-from parallelsearch.server.citing import Citation, Source, cite, sources_of, thoughts_of
+from parallelsearch.server.asking import AskOptions, ChatLimits, framed
+from parallelsearch.server.conversing import Pair, unsearched
 from parallelsearch.server.limits import PendingQueries, RefusalError, ServerSettings
 from parallelsearch.server.live_events import shortened
 from parallelsearch.telemetry import is_traced, traced
-from parallelsearch.trajectory import Trajectory
+from parallelsearch.trajectory import Reading, Trajectory
 
 GRACE_S = 5.0
 """A rollout keeps its own deadline; one that does not is ended so much later."""
 
 _log = logging.getLogger("parallelsearch.server")
 
-Abstained = Literal["no_answer", "no_evidence", "unsupported"]
-_NO_ANSWER = {
-    "max_turns": "the searches allowed did not lead to one",
-    "max_tokens": "there was no room left to go on",
-    "timeout": "the time was over",
-}
+
+SERVING = Limits(timeout_s=120.0)
+"""The core's limits, with less time: somebody waits, and proxies in between give up on silence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class AgentSettings(ServerSettings):
     max_k: int = 20
     max_body_bytes: int = 1024 * 1024
     model_name: str = "parallelsearch"
-    limits: Limits = field(default_factory=lambda: Limits(timeout_s=120.0))
+    limits: Limits = SERVING
     sampling: Sampling = field(default_factory=Sampling)
     chat: ChatLimits = field(default_factory=ChatLimits)
     max_turns: int = 10
@@ -55,7 +57,9 @@ class AgentSettings(ServerSettings):
     max_hit_chars: int = 1_000
     send_timeout_s: float = 30.0
     keep_alive_s: float = 15.0
-    abstain: bool = False
+    abstain: bool = True
+    dialect: str | None = None
+    """How the model talks, where a request does not say; None takes what the policy was trained on."""
     examples: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -63,6 +67,7 @@ class AgentSettings(ServerSettings):
         for name in ("max_turns", "max_concurrent", "max_hit_chars", "send_timeout_s", "keep_alive_s"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name} must be above 0, not {getattr(self, name)}")
+        open_dialect(self.dialect)  # says at once what there is
         if not self.model_name.strip():
             raise UsageError("model_name is empty; clients need a name to ask for")
 
@@ -73,15 +78,19 @@ class AgentSettings(ServerSettings):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a question came to. `abstained` says why there is a plain sentence in place of an answer."""
+    """What a question came to: the answer, or a plain sentence in its place where the agent abstained."""
 
     trajectory: Trajectory
     content: str
     finish: Literal["stop", "length"]
-    abstained: Abstained | None
     sources: list[Source]
     citations: list[Citation]
     invalid_citations: list[int]
+
+    @property
+    def abstained(self) -> str | None:
+        """Why there is a sentence in place of an answer."""
+        return None if self.trajectory.abstained is None else self.trajectory.abstained.reason
 
     @property
     def reasoning(self) -> str:
@@ -89,20 +98,38 @@ class Reply:
 
 
 class Answering:
-    """Answers questions with one policy and one search. `sequential_policy` takes over where one search at a time is
-    asked for; without it the same policy does, with the other prompt."""
+    """Answers questions with one policy and one search."""
 
     def __init__(
-        self,
-        policy: Policy,
-        search: Search,
-        settings: AgentSettings | None = None,
-        *,
-        sequential_policy: Policy | None = None,
+        self, policy: Policy, search: Search, settings: AgentSettings | None = None, reader: Policy | None = None
     ) -> None:
-        self.policy, self.search, self.settings = policy, search, settings or AgentSettings()
-        self.sequential_policy = sequential_policy or policy
+        self.settings = settings = settings or AgentSettings()
+        self.agent = Agent(
+            policy,
+            search,
+            limits=settings.limits,
+            sampling=settings.sampling,
+            dialect=settings.dialect,
+            answer_with=reader,
+        )
         self.pending = PendingQueries(self.settings.max_concurrent, what="questions", status=429)
+
+    @property
+    def policy(self) -> Policy:
+        return self.agent.policy
+
+    @property
+    def search(self) -> Search:
+        return self.agent.search
+
+    @property
+    def dialects(self) -> list[str]:
+        """The dialects in which the policy can be asked."""
+        return [name for name, kind in DIALECTS.items() if self.policy.takes_tools or not kind.tools]
+
+    def dialect_for(self, options: AskOptions) -> Dialect:
+        """How the model talks in a request, as the rollout will have it."""
+        return open_dialect(options.dialect or self.settings.dialect or self.policy.dialect)
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
@@ -113,12 +140,14 @@ class Answering:
         finally:
             self.pending.answered(1)
 
-    def policy_for(self, options: AskOptions) -> Policy:
-        return self.sequential_policy if options.sequential else self.policy
-
     def limits_for(self, options: AskOptions, max_turn_tokens: int | None = None) -> Limits:
         """The limits of one request, or `RefusalError` 422 where it asks for more than there is."""
         settings, limits = self.settings, self.settings.limits
+        if options.dialect is not None and options.dialect not in self.dialects:
+            why = "this policy takes no tools for" if options.dialect in DIALECTS else "there is no"
+            raise RefusalError(
+                422, f"parallelsearch.dialect: {why} '{options.dialect}'; one of {', '.join(self.dialects)}"
+            )
         for name, asked, most in (
             ("k", options.k, settings.max_k),
             ("max_turns", options.max_turns, settings.max_turns),
@@ -140,14 +169,20 @@ class Answering:
         options: AskOptions,
         *,
         limits: Limits | None = None,
-        context: str = "",
+        earlier: Sequence[Pair] = (),
+        system: str = "",
         sampling: Sampling | None = None,
-        on_event: Callable[[Event], None] | None = None,
+        on_event: OnEvent | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Run the rollout. Raises `RefusalError` 502 where the policy failed and 504 where it did not come back.
-        `headers` of the request may name the span it belongs to."""
+        """Run the rollout, unless the message asks for nothing that needs one: a greeting, a title for the chat. Raises
+        `RefusalError` 502 where the policy failed and 504 where it did not come back. `headers` of the request may name the
+        span it belongs to."""
+        said = unsearched(question, earlier, system)
+        if said is not None:
+            return reply_of(Trajectory(question, answer=said, stop="answer", elapsed_s=0.0))
         limits = limits or self.limits_for(options)
+        question, context = framed(question, earlier, system, self.settings.chat, self.policy.takes_tools)
         with contextlib.ExitStack() as spans:
             if is_traced():
                 writer = traced(on_event, records_text=self.settings.logs_queries, headers=headers)
@@ -155,8 +190,7 @@ class Answering:
             trajectory = await self._roll_out(question, options, limits, context, sampling, on_event)
             if trajectory.stop == "error":
                 raise RefusalError(502, trajectory.error or "the policy failed")
-        abstain = self.settings.abstain if options.abstain is None else options.abstain
-        return reply_of(trajectory, abstain)
+        return reply_of(trajectory)
 
     async def _roll_out(
         self,
@@ -165,22 +199,22 @@ class Answering:
         limits: Limits,
         context: str,
         sampling: Sampling | None,
-        on_event: Callable[[Event], None] | None,
+        on_event: OnEvent | None,
     ) -> Trajectory:
         """The rollout, with what it may raise as a `RefusalError`."""
         try:
             async with asyncio.timeout((limits.timeout_s or self.settings.timeout_s) + GRACE_S):
-                return await rollout(
+                return await self.agent.ask_async(
                     question,
-                    self.policy_for(options),
-                    self.search,
-                    limits,
-                    mode="sequential" if options.sequential else "parallel",
+                    on_event,
+                    limits=limits,
+                    dialect=options.dialect or self.settings.dialect,
                     sampling=sampling or self.settings.sampling,
-                    on_event=on_event,
                     context=context,
                     k=options.k,
                     fresh=options.fresh,
+                    answer_with=None if options.read is False else self.agent.reader,
+                    abstain=self.settings.abstain if options.abstain is None else options.abstain,
                 )
         except TimeoutError:
             raise RefusalError(504, f"the policy did not come back within {limits.timeout_s:g} s") from None
@@ -192,28 +226,17 @@ class Answering:
             raise RefusalError(500, f"the policy broke ({type(error).__name__}); the log has more") from error
 
     async def aclose(self) -> None:
-        await self.search.aclose()
-        await self.policy.aclose()
-        if self.sequential_policy is not self.policy:
-            await self.sequential_policy.aclose()
+        await self.agent.aclose()
 
 
-def reply_of(trajectory: Trajectory, abstain: bool = False) -> Reply:
-    """The answer of a trajectory, its citations checked; a plain sentence in its place where `abstain` asks for that."""
+def reply_of(trajectory: Trajectory) -> Reply:
+    """The answer of a trajectory, its citations checked; a plain sentence in its place where it was taken back."""
     sources = sources_of(trajectory)
-    cited = cite(trajectory.answer or "", trajectory, sources)
+    cited = cite(trajectory, sources)
     finish: Literal["stop", "length"] = "stop" if trajectory.stop == "answer" else "length"
-    if abstain and not trajectory.answer:
-        why = _NO_ANSWER.get(trajectory.stop or "", "none was given")
-        sentence = f"I did not find an answer: {why}."
-        return Reply(trajectory, sentence, "stop", "no_answer", sources, [], cited.invalid_numbers)
-    if abstain and not sources:
-        sentence = "I found no passage about this, so I have nothing to rest an answer on."
-        return Reply(trajectory, sentence, "stop", "no_evidence", [], [], cited.invalid_numbers)
-    if abstain and not cited.is_supported:
-        sentence = "None of the passages I found says so, so I would rather not answer."
-        return Reply(trajectory, sentence, "stop", "unsupported", sources, [], cited.invalid_numbers)
-    return Reply(trajectory, cited.text, finish, None, sources, cited.citations, cited.invalid_numbers)
+    if trajectory.abstained is not None:
+        return Reply(trajectory, sentence_of(trajectory), finish, sources, [], cited.invalid_numbers)
+    return Reply(trajectory, cited.text, finish, sources, cited.citations, cited.invalid_numbers)
 
 
 def summary_of(reply: Reply, max_hit_chars: int) -> dict[str, Any]:
@@ -240,8 +263,10 @@ def summary_of(reply: Reply, max_hit_chars: int) -> dict[str, Any]:
         for turn in trajectory.turns
     ]
     return {
-        "answer": trajectory.answer,
+        "answer": trajectory.answer if trajectory.abstained is None else trajectory.abstained.answer,
         "abstained": reply.abstained,
+        "question": trajectory.question,
+        "reading": None if trajectory.reading is None else reading_object(trajectory.reading),
         "stop": trajectory.stop,
         "num_llm_calls": trajectory.num_llm_calls,
         "num_searches": trajectory.num_searches,
@@ -254,13 +279,53 @@ def summary_of(reply: Reply, max_hit_chars: int) -> dict[str, Any]:
     }
 
 
-def usage_of(trajectory: Trajectory, policy: Policy) -> dict[str, int]:
-    """Tokens the model wrote, and tokens it was given (prompt, results, notices), each counted once however many turns
-    read it, as an engine with a prefix cache does."""
-    written = sum(turn.num_tokens or 0 for turn in trajectory.turns)
+def reading_object(reading: Reading) -> dict[str, Any]:
+    """What another model made of the passages, for people."""
+    return {
+        "model": reading.policy.get("model") or reading.policy.get("kind"),
+        "own_answer": reading.own_answer,
+        "error": reading.error,
+        "start_s": round(reading.start_s, 4),
+        "generate_s": round(reading.generate_s, 4),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens the model was given (prompt, results, notices) and wrote, and how many of these were thought. Each is counted
+    once however many turns read it, as an engine with a prefix cache does."""
+
+    num_given: int
+    num_written: int
+    num_thought: int
+
+
+def usage_of(trajectory: Trajectory, policy: Policy) -> Usage:
     given = sum(
         len(segment.token_ids) if segment.token_ids is not None else policy.count_tokens(segment.text)
         for segment in trajectory.segments
         if segment.author != "model"
     )
-    return {"prompt_tokens": given, "completion_tokens": written, "total_tokens": given + written}
+    written = sum(turn.num_tokens or 0 for turn in trajectory.turns)
+    if trajectory.reading is not None:
+        written += trajectory.reading.num_tokens or 0
+    thought = sum(policy.count_tokens(text) for text in thoughts_of(trajectory))
+    return Usage(given, written, min(thought, written))
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A reply, and what an API may say beside it: worked out when it does."""
+
+    reply: Reply
+    policy: Policy
+    ignored: list[str]
+    max_hit_chars: int
+
+    @property
+    def usage(self) -> Usage:
+        return usage_of(self.reply.trajectory, self.policy)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return {**summary_of(self.reply, self.max_hit_chars), "ignored": self.ignored}

@@ -13,9 +13,10 @@ import os
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from parallelsearch.errors import UsageError
-from parallelsearch.retrieval.http_client import is_loopback
+from parallelsearch.http import is_loopback
 
 TOKEN_ENV = "PARALLELSEARCH_TOKEN"
 FEWER = "send fewer queries at a time"
@@ -149,6 +150,15 @@ def check_caller(host: str, authorization: str | None, settings: ServerSettings)
         raise RefusalError(421, NOT_MY_NAME)
     if not is_authorized(authorization, settings.token):
         raise RefusalError(401, f"a bearer token is needed: Authorization: Bearer <the value of {TOKEN_ENV}>")
+
+
+def check_content(kind: str | None, origin: str | None, host: str) -> None:
+    """`RefusalError` 415 for a body that a page of another site may send without asking first: browsers let it, as long as
+    it is not called JSON. Programs, which have no origin, call it what they like."""
+    if origin is None or (kind or "").partition(";")[0].strip().lower() == "application/json":
+        return
+    if urlsplit(origin).netloc.lower() != host.lower():
+        raise RefusalError(415, "send Content-Type: application/json; a page of another site may send nothing else")
 
 
 class PendingQueries:

@@ -1,4 +1,5 @@
-"""A rollout's events as JSON objects a page can follow: what the model writes, split into thought, search and answer.
+"""A rollout's events as JSON objects a page can follow: what the model writes, split into thought, search and answer as its
+dialect reads them.
 
 Times are seconds since the question was taken; `at_ms` is the server's clock, so that a watcher can tell how late it is.
 """
@@ -7,77 +8,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
-from parallelsearch import grammar
+from parallelsearch.dialect import PartsReader, PlainText
+from parallelsearch.grammar import TurnParts
+from parallelsearch.grounding import web_url
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.rollout import Event
-from parallelsearch.server.citing import web_url
-
-_PARTS = {grammar.THINK: "thought", grammar.SEARCH: "search", grammar.ANSWER: "answer"}
-
-
-class TurnText:
-    """Says of each piece of a turn being written to which part it belongs; tags themselves are left out."""
-
-    def __init__(self) -> None:
-        self._held = ""  # may be the beginning of a tag
-        self._tag: str | None = None
-
-    def feed(self, piece: str) -> list[tuple[str, str]]:
-        """The parts of everything that is certain by now, in order."""
-        text, found = self._held + piece, []
-        while True:
-            mark, at = self._next_mark(text)
-            if mark is None:
-                break
-            found.append((self._part, text[:at]))
-            text = text[at + len(mark) :]
-            self._tag = None if mark.startswith("</") else mark.strip("<>")
-        keep = self._tail(text)
-        found.append((self._part, text[: len(text) - keep]))
-        self._held = text[len(text) - keep :]
-        return [(part, text) for part, text in found if text]
-
-    def flush(self) -> list[tuple[str, str]]:
-        """The turn is over: what was held back was no tag."""
-        held, self._held = self._held, ""
-        return [(self._part, held)] if held else []
-
-    @property
-    def _part(self) -> str:
-        return "other" if self._tag is None else _PARTS[self._tag]
-
-    @property
-    def _marks(self) -> list[str]:
-        return [grammar.opening(tag) for tag in _PARTS] if self._tag is None else [grammar.closing(self._tag)]
-
-    def _next_mark(self, text: str) -> tuple[str | None, int]:
-        found = [(at, mark) for mark in self._marks if (at := text.find(mark)) >= 0]
-        return (min(found)[1], min(found)[0]) if found else (None, -1)
-
-    def _tail(self, text: str) -> int:
-        """How many characters at the end may begin a mark."""
-        start = text.rfind("<")
-        tail = text[start:] if start >= 0 else ""
-        return len(tail) if tail and any(mark.startswith(tail) for mark in self._marks) else 0
 
 
 class EventWriter:
-    """Turns events into objects; text of one part that arrives together is joined."""
+    """Turns events into objects; text of one part that arrives together is joined. `parts` gives a reader for each turn:
+    that of the dialect."""
 
-    def __init__(self, max_hit_chars: int, started_unix_s: float | None = None) -> None:
-        self._max_hit_chars = max_hit_chars
+    def __init__(
+        self, max_hit_chars: int, parts: Callable[[], PartsReader], started_unix_s: float | None = None
+    ) -> None:
+        self._max_hit_chars, self._parts = max_hit_chars, parts
         self._started_unix_s = time.time() if started_unix_s is None else started_unix_s
-        self._text = TurnText()
+        self._reader: PartsReader = PlainText()  # until the first turn begins
 
     def write(self, events: Iterable[Event]) -> list[dict[str, Any]]:
         written: list[dict[str, Any]] = []
         for event in events:
-            pieces = self._text.feed(event.text) if event.kind == "text" else []
-            if event.kind in ("turn", "notice", "answer"):
-                pieces = self._text.flush()
+            pieces = self._reader.feed(event.text) if event.kind == "text" else []
+            if event.kind in ("turn", "notice", "reading", "answer"):
+                pieces = self._reader.flush()
             for part, text in pieces:
                 last = written[-1] if written else {}
                 if last.get("type") == "text" and last["part"] == part and last["turn"] == event.turn:
@@ -85,7 +43,9 @@ class EventWriter:
                 else:
                     written.append(self._event(event, "text") | {"part": part, "text": text})
             if event.kind == "turn":
-                self._text = TurnText()
+                self._reader = self._parts()
+            elif event.kind == "reading":
+                self._reader = TurnParts()
             if event.kind != "text":
                 written.append(self._object(event))
         return written
@@ -98,6 +58,8 @@ class EventWriter:
         record = self._event(event, event.kind)
         if event.text:
             record["text"] = event.text
+        if event.kind == "shown":
+            record["passages"] = [asdict(one) for one in event.shown]
         if event.query is not None:
             query = event.query
             record |= {"start_s": round(query.start_s, 4), "end_s": round(query.end_s, 4), "cached": query.cached}

@@ -1,5 +1,6 @@
 """Our search as MCP tools: `search` for one query, `search_batch` for many, over stdio or streamable HTTP; with an agent
-also `answer`, which takes a question and comes back with its answer and what that rests on.
+also `answer`, which takes a question and comes back with its answer and what that rests on. Where there is a policy,
+`retrieve` takes a whole question and gives the passages for all its parts in one list.
 
 A batch answers in the order of its queries, one entry each, with an error in the place of a query that failed; so a model
 that splits a question gets every part in one call. The concurrent work is `Search`'s.
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, Field
 
 from parallelsearch import __version__
-from parallelsearch.errors import require
+from parallelsearch.errors import UsageError, require
+from parallelsearch.retrieving import DEFAULT_K, Retrieval, SplitRetriever
 from parallelsearch.search import Found, Search
 from parallelsearch.server.endpoints import json_response, refusal_headers
 from parallelsearch.server.limits import RefusalError, ServerSettings, check_caller
@@ -59,8 +61,31 @@ class BatchAnswer(BaseModel):
     results: list[SearchAnswer]
 
 
+class MergedPassage(FoundPassage):
+    """A passage for a whole question, and the sub-queries that found it."""
+
+    queries: list[str]
+
+
+class SubQuery(BaseModel):
+    """A part of the question that was looked up, or why it could not be."""
+
+    text: str
+    num_hits: int
+    error: str | None
+
+
+class RetrieveAnswer(BaseModel):
+    """The passages for all parts of a question, best first; notes and failures say what did not go as it should."""
+
+    queries: list[SubQuery]
+    passages: list[MergedPassage]
+    notes: list[str]
+    failures: list[str]
+
+
 class CitedPassage(BaseModel):
-    """A passage the answer rests on: its number was written by the model, or it holds the answer's words."""
+    """A passage the answer rests on, and how one knows (`basis`)."""
 
     number: int
     id: str
@@ -85,13 +110,17 @@ class AgentAnswer(BaseModel):
 def create_mcp_server(
     search: Search, *, settings: ServerSettings | None = None, answering: Answering | None = None
 ) -> MCPServer[None]:
-    """An MCP server with the tools `search` and `search_batch`, and `answer` where there is an agent."""
+    """An MCP server with the tools `search` and `search_batch`, `retrieve` where `search` splits or there is an agent, and
+    `answer` where there is an agent."""
     require("mcp", "mcp")
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp.types import ToolAnnotations
 
     limits = settings or ServerSettings()
+    splitter = search.retriever if isinstance(search.retriever, SplitRetriever) else None
+    if splitter is not None:
+        search = splitter.search  # who sends single queries wants them as they are
     server: MCPServer[None] = MCPServer(
         "parallelsearch", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
@@ -131,15 +160,65 @@ def create_mcp_server(
         structured_output=True,
     )
     if answering is not None:
+        _add_retrieve_tool(server, _placed(answering), limits)
         _add_answer_tool(server, answering)
+    elif splitter is not None:
+        _add_retrieve_tool(server, splitter.retrieve, limits)
     return server
+
+
+def _placed(answering: Answering) -> Callable[[str, int], Awaitable[Retrieval]]:
+    """The agent's own retrieve, within what the server takes at once."""
+
+    async def retrieve(question: str, k: int) -> Retrieval:
+        with answering.place():
+            return await answering.agent.retrieve_async(question, k)
+
+    return retrieve
+
+
+def _add_retrieve_tool(
+    server: MCPServer[None], find: Callable[[str, int], Awaitable[Retrieval]], limits: ServerSettings
+) -> None:
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.types import ToolAnnotations
+
+    Question = Annotated[str, Field(description="the whole question", min_length=1, max_length=limits.max_query_chars)]
+    K = Annotated[int, Field(description="how many passages in all", ge=1, le=limits.max_k)]
+
+    async def retrieve(question: str, k: int = min(DEFAULT_K, limits.max_k)) -> RetrieveAnswer:
+        try:
+            found = await find(question, k)
+        except (RefusalError, UsageError) as error:
+            raise ToolError(str(error)) from error
+        return RetrieveAnswer(
+            queries=[SubQuery(text=one.text, num_hits=len(one.hits), error=one.error) for one in found.queries],
+            passages=[
+                MergedPassage(
+                    queries=list(one.queries), **{name: getattr(one, name) for name in FoundPassage.model_fields}
+                )
+                for one in found.passages
+            ],
+            notes=found.notes,
+            failures=found.failures,
+        )
+
+    retrieve.__annotations__ = {"question": Question, "k": K, "return": RetrieveAnswer}
+    server.add_tool(
+        retrieve,
+        name="retrieve",
+        description="Find passages for a whole question: it is split into independent parts, all are looked up at the same "
+        "time, and the passages of all parts come back in one list, best first.",
+        annotations=ToolAnnotations(read_only_hint=True),
+        structured_output=True,
+    )
 
 
 def _add_answer_tool(server: MCPServer[None], answering: Answering) -> None:
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp.types import ToolAnnotations
 
-    from parallelsearch.server.chat_api import AskOptions
+    from parallelsearch.server.asking import SEQUENTIAL, AskOptions
 
     Question = Annotated[
         str, Field(description="what to find out", min_length=1, max_length=answering.settings.chat.max_question_chars)
@@ -149,7 +228,9 @@ def _add_answer_tool(server: MCPServer[None], answering: Answering) -> None:
         try:
             with answering.place():
                 # A sentence in place of a missing answer: the caller is a program that would take "" for one.
-                reply = await answering.answer(question, AskOptions(sequential=sequential, abstain=True))
+                reply = await answering.answer(
+                    question, AskOptions(dialect=SEQUENTIAL if sequential else None, abstain=True)
+                )
         except RefusalError as error:
             raise ToolError(str(error)) from error
         texts = {source.number: source.text for source in reply.sources}

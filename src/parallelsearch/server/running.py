@@ -16,7 +16,8 @@ from collections.abc import Coroutine, Iterator
 from typing import Any, TextIO
 
 from parallelsearch.errors import UsageError, require
-from parallelsearch.retrieval.http_client import is_loopback
+from parallelsearch.http import is_loopback
+from parallelsearch.server.connections import ConnectionLimits, limited_protocol
 from parallelsearch.server.limits import TOKEN_ENV, ServerSettings
 
 _log = logging.getLogger("parallelsearch.server")
@@ -85,6 +86,7 @@ def serve_app(app: Any, settings: ServerSettings, *, path: str, log_stream: Text
     require("uvicorn", "serve")
     import uvicorn
 
+    connections = ConnectionLimits()
     listener = listen(settings.host, settings.port)
     log_to(log_stream or sys.stderr)
     warn_if_open(settings)
@@ -98,7 +100,9 @@ def serve_app(app: Any, settings: ServerSettings, *, path: str, log_stream: Text
         log_config=None,
         lifespan="on",
         timeout_graceful_shutdown=math.ceil(settings.shutdown_s),
-        timeout_keep_alive=75,
+        http=limited_protocol(connections),
+        ws="none",
+        timeout_keep_alive=connections.keep_alive_s,
         backlog=2048,
     )
     server = uvicorn.Server(config)

@@ -1,5 +1,7 @@
 """Search over HTTP: `POST /retrieve`, which Search-R1's client speaks too, `GET /health` and `GET /metrics`.
 
+Over a search that splits, a query is a whole question and its hits are the merged passages of all its parts.
+
 Queries of all clients meet in one `Search`, which makes micro-batches of them, so the handler only checks, waits and
 writes JSON. It speaks ASGI itself: for a keyword search the layers of a framework would cost a third of the time. What is
 beyond a limit is refused at once and says why; a query that fails leaves an empty list in its place and its cause under
@@ -20,7 +22,9 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from parallelsearch import __version__
 from parallelsearch.errors import require
+from parallelsearch.retrieval.base import Hit
 from parallelsearch.retrieval.remote import document_of, error_of
+from parallelsearch.retrieving import MergedHit, SplitRetriever
 from parallelsearch.search import Found, Search
 from parallelsearch.server.endpoints import API_HEADERS, CUT_SHORT, body_in_time, json_response, refusal_headers
 from parallelsearch.server.limits import (
@@ -29,6 +33,7 @@ from parallelsearch.server.limits import (
     RetrieveRequest,
     ServerSettings,
     check_caller,
+    check_content,
     read_request,
 )
 from parallelsearch.server.openapi import search_openapi
@@ -55,18 +60,23 @@ def reply_of(found: list[Found], return_scores: bool) -> dict[str, Any]:
     if return_scores:
         # JSON has no NaN and no infinity.
         reply["result"] = [
-            [
-                {"document": document_of(hit), "score": hit.score if math.isfinite(hit.score) else None}
-                for hit in one.hits
-            ]
+            [{"document": _document(hit), "score": hit.score if math.isfinite(hit.score) else None} for hit in one.hits]
             for one in found
         ]
     else:
-        reply["result"] = [[document_of(hit) for hit in one.hits] for one in found]
+        reply["result"] = [[_document(hit) for hit in one.hits] for one in found]
     errors = {str(i): error_of(one.error) for i, one in enumerate(found) if one.error is not None}
     if errors:
         reply["errors"] = errors
     return reply
+
+
+def _document(hit: Hit) -> dict[str, Any]:
+    """A hit as clients know it. One of a question that was split also says which sub-queries found it."""
+    document: dict[str, Any] = document_of(hit)
+    if isinstance(hit, MergedHit):
+        document["queries"] = hit.queries
+    return document
 
 
 def reply_bytes(found: list[Found], return_scores: bool) -> bytes:
@@ -143,6 +153,9 @@ class _Retrieve:
         try:
             given = dict(scope["headers"])
             check_caller(_text(given.get(b"host")) or "", _text(given.get(b"authorization")), self._settings)
+            check_content(
+                _text(given.get(b"content-type")), _text(given.get(b"origin")), _text(given.get(b"host")) or ""
+            )
             body = await body_in_time(_chunks(receive), _text(given.get(b"content-length")), self._settings)
             asked = read_request(body, self._settings)
             found = await self._find(asked)
@@ -225,7 +238,7 @@ class _Handlers:
             self.check(request)
         except RefusalError as error:
             return _refused(error)
-        return json_response(search_openapi(self.settings))
+        return json_response(search_openapi(self.settings, isinstance(self.search.retriever, SplitRetriever)))
 
     def check(self, request: Request) -> None:
         check_caller(request.headers.get("host", ""), request.headers.get("authorization"), self.settings)

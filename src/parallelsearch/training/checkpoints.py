@@ -6,10 +6,12 @@ what was left half-written. A run goes on only with the recipe it began with; wh
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,21 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from parallelsearch.errors import UsageError, require
-from parallelsearch.manifest import differences, write_json
+from parallelsearch.evaluation.manifest import differences
+from parallelsearch.files import held_folder, read_json, write_json
+from parallelsearch.http import without_login
 from parallelsearch.training.recipe import Recipe
 
 MARK = "complete.json"
 MANIFEST = "run.json"
 _PREFIX = "checkpoint-"
+_DAMAGE = re.compile(
+    r"PytorchStreamReader|weights_only|invalid load key|zip archive|unexpected EOF|corrupted|unexpected pos",
+    re.IGNORECASE,
+)
+_UNWRITTEN = re.compile(
+    r"PytorchStreamWriter failed|file write failed|(?i:No space left|File too large|quota exceeded)"
+)
 # What may differ when a run goes on. All else would make it another run.
 _FREE = frozenset(
     {
@@ -32,8 +43,8 @@ _FREE = frozenset(
         "train.eval_every",
         "train.keep_checkpoints",
         "train.log_trajectories",
+        "train.search_moved",
         "train.micro_batch_tokens",  # what to lower when memory runs out; the sums differ in the last digits only
-        "search.address",
         "search.timeout_s",
         "search.cache",
         "search.cache_size",
@@ -65,7 +76,7 @@ def mark_complete(checkpoint: Path, step: int) -> None:
 def marked_step(checkpoint: Path) -> int | None:
     """The step of a checkpoint that counts; None of any other folder."""
     mark = checkpoint / MARK
-    return int(json.loads(mark.read_text(encoding="utf-8"))["step"]) if mark.is_file() else None
+    return int(read_json(mark)["step"]) if mark.is_file() else None
 
 
 def completed(folder: Path) -> list[tuple[int, Path]]:
@@ -84,6 +95,34 @@ def remove_incomplete(folder: Path) -> None:
             shutil.rmtree(checkpoint)
 
 
+@contextmanager
+def explained(checkpoint: Path | None) -> Iterator[None]:
+    """What torch and safetensors say of a damaged file, or of a disk that takes no more, as a message that says what to
+    do."""
+    try:
+        yield
+    except Exception as error:
+        if not _UNWRITTEN.search(f"{type(error).__name__}: {error}"):
+            with _explained_damage(checkpoint):
+                raise
+        raise UsageError(
+            f"a checkpoint could not be written ({error}): is the disk full? Make room, or choose another folder with "
+            "train.out=FOLDER; the same command goes on from the last checkpoint that is whole"
+        ) from error
+
+
+@contextmanager
+def _explained_damage(checkpoint: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, pickle.UnpicklingError, RuntimeError) as error:
+        if checkpoint is None or (isinstance(error, RuntimeError) and not _DAMAGE.search(str(error))):
+            raise
+        raise UsageError(
+            f"the checkpoint {checkpoint} is damaged ({error}); remove it, and the run goes on from the one before"
+        ) from error
+
+
 def rotate(folder: Path, keep: int, best_step: int | None) -> None:
     """Remove all but the newest `keep` and the best. The mark goes first, so that a kill in between leaves nothing half."""
     for step, checkpoint in completed(folder)[:-keep]:
@@ -96,14 +135,26 @@ def check_same_run(recipe: Recipe, facts: Mapping[str, Any]) -> None:
     """Refuse a folder with a run that was started differently. Writes nothing: this start may yet turn out to be wrong."""
     path, record = recipe.out / MANIFEST, _record(recipe, facts)
     if path.is_file():
-        known = _with_defaults(json.loads(path.read_text(encoding="utf-8")))
+        known = _with_defaults(read_json(path))
         changed = [change for change in differences(known, record) if not _may_change(change.key, recipe)]
         if changed:
             rows = "\n".join(f"  {change}" for change in changed)
+            moved = "\nIs it the same search at another address? Then add: train.search_moved=true"
+            hint = moved if [change.key for change in changed] == ["search.address"] else ""
             raise UsageError(
                 f"{recipe.out} holds a run that was started differently, and its checkpoints do not fit (then against "
-                f"now):\n{rows}\nUndo the change to go on, or choose another folder: train.out=FOLDER"
+                f"now):\n{rows}\nUndo the change to go on, or choose another folder: train.out=FOLDER{hint}"
             )
+
+
+@contextmanager
+def held(recipe: Recipe) -> Iterator[None]:
+    """The run's folder, for this run alone: two would double every step. Of several processes the first one holds it."""
+    if int(os.environ.get("RANK", "0")) != 0:
+        yield
+        return
+    with held_folder(recipe.out, "choose another folder: train.out=FOLDER"):
+        yield
 
 
 def write_manifest(recipe: Recipe, facts: Mapping[str, Any]) -> None:
@@ -114,7 +165,9 @@ def write_manifest(recipe: Recipe, facts: Mapping[str, Any]) -> None:
 
 
 def _record(recipe: Recipe, facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {**recipe.model_dump(mode="json", exclude={"sweep"}), **facts}
+    record = {**recipe.model_dump(mode="json", exclude={"sweep"}), **facts}
+    record["search"]["address"] = without_login(recipe.search.address)
+    return record
 
 
 def _with_defaults(known: dict[str, Any]) -> dict[str, Any]:
@@ -124,10 +177,14 @@ def _with_defaults(known: dict[str, Any]) -> dict[str, Any]:
             for key, setting in getattr(field.annotation, "model_fields", {}).items():
                 if not setting.is_required():
                     known[section].setdefault(key, to_jsonable_python(setting.get_default(call_default_factory=True)))
+    if isinstance(address := (known.get("search") or {}).get("address"), str):  # earlier releases wrote passwords down
+        known["search"]["address"] = without_login(address)
     return known
 
 
 def _may_change(key: str, recipe: Recipe) -> bool:
     if key == "train.steps":  # with a schedule, the learning rate of every step depends on their number
         return recipe.train.lr_schedule == "constant" and recipe.train.warmup_ratio == 0
+    if key == "search.address":  # another search has other passages: only its owner knows that it has merely moved
+        return recipe.train.search_moved
     return key in _FREE or key.startswith("guards.")

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from parallelsearch import rewards
 from parallelsearch.errors import ParallelSearchError, UsageError
 from parallelsearch.policy.base import Policy, Sampling
-from parallelsearch.rollout import rollout
+from parallelsearch.rollouts import rollout_many
 from parallelsearch.search import Search
 from parallelsearch.training.recipe import RewardSettings, RolloutSettings
-from parallelsearch.training.step_clock import Stretch, Stretches, without_garbage_collection
+from parallelsearch.training.timing import Stretch, Stretches, without_garbage_collection
 from parallelsearch.trajectory import Question, Trajectory
 
 
 @dataclass(slots=True)
-class Row:
+class TokenRow:
     """One trajectory as token ids. `mask` is 1 where the model sampled; `logprobs` are the sampler's own."""
 
     prompt_ids: list[int]
@@ -36,7 +36,7 @@ class Row:
         return any(self.mask)
 
 
-def row_of(trajectory: Trajectory, filler_id: int) -> Row:
+def token_row(trajectory: Trajectory, filler_id: int) -> TokenRow:
     """The trajectory's ids, trimmed to end on a model token. One without any model token becomes a single masked
     `filler_id`: a row that trains nothing, where an empty one would be an error."""
     if not trajectory.has_token_ids:
@@ -46,8 +46,8 @@ def row_of(trajectory: Trajectory, filler_id: int) -> Row:
     ids, mask, logprobs = trajectory.response_ids(), trajectory.loss_mask(), trajectory.response_logprobs()
     end = len(mask) - next((back for back, value in enumerate(reversed(mask)) if value), len(mask))
     if end == 0:
-        return Row(trajectory.prompt_ids(), [filler_id], [0], [0.0])
-    return Row(trajectory.prompt_ids(), ids[:end], mask[:end], logprobs[:end])
+        return TokenRow(trajectory.prompt_ids(), [filler_id], [0], [0.0])
+    return TokenRow(trajectory.prompt_ids(), ids[:end], mask[:end], logprobs[:end])
 
 
 def rollout_seed(seed: int, step: int, row: int) -> int:
@@ -96,25 +96,17 @@ class Collector:
     async def _run(
         self, questions: Sequence[Question], samplings: Sequence[Sampling], first_row: int
     ) -> list[Trajectory]:
-        limits = self.settings.limits
-        gate = asyncio.Semaphore(self.max_concurrency)
-
-        async def one(row: int, question: Question, sampling: Sampling) -> Trajectory:
-            async with gate:
-                return await rollout(
-                    question,
-                    self.policy,
-                    self.search,
-                    limits,
-                    mode=self.settings.mode,
-                    layout=self.settings.layout,
-                    sampling=sampling,
-                    streaming_dispatch=False,
-                    session=f"row-{first_row + row:08d}",
-                )
-
-        pairs = enumerate(zip(questions, samplings, strict=True))
-        return list(await asyncio.gather(*(one(row, question, sampling) for row, (question, sampling) in pairs)))
+        return await rollout_many(
+            questions,
+            self.policy,
+            self.search,
+            self.settings.limits,
+            dialect=self.settings.dialect,
+            sampling=samplings.__getitem__,
+            session=lambda row: f"row-{first_row + row:08d}",
+            streaming_dispatch=False,
+            max_concurrent=self.max_concurrency,
+        )
 
     def close(self) -> None:
         async def close_both() -> None:

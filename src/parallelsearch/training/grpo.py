@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from parallelsearch.errors import UsageError, require
-from parallelsearch.training import micro_batches, vllm_link
-from parallelsearch.training.collect import Collector, row_of, score
+from parallelsearch.training import batches, vllm_link
+from parallelsearch.training.collect import Collector, score, token_row
 from parallelsearch.training.guards import GradientGuard, TrainingStoppedError, displacement
-from parallelsearch.training.metrics_log import Sums, has_zero_variance, trajectory_metrics
-from parallelsearch.training.models import Weights, refresh_sampler, uses_bfloat16
-from parallelsearch.training.recipe import Recipe
-from parallelsearch.training.step_clock import rollout_times
+from parallelsearch.training.metrics import Sums, has_zero_variance, trajectory_metrics
+from parallelsearch.training.recipe import Recipe, trl_options
+from parallelsearch.training.timing import rollout_times
+from parallelsearch.training.weights import Weights, refresh_sampler, uses_bfloat16
 from parallelsearch.trajectory import Question, Trajectory
 
 torch = require("torch", "train")
@@ -115,7 +115,7 @@ def grpo_config(recipe: Recipe, **changes: Any) -> Any:
     }
     if rollout.engine == "vllm":
         options |= vllm_link.config_options(recipe)
-    config = GRPOConfig(**{**options, **changes})
+    config = GRPOConfig(**{**trl_options(recipe, options, GRPOConfig), **changes})
     config.num_generations = train.samples_per_question
     return config
 
@@ -210,7 +210,7 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
         self.figures, self.trajectories = trajectory_metrics(trajectories, group), trajectories
         if self.on_rollouts is not None:
             self.on_rollouts(self.step, trajectories)
-        rows = [row_of(trajectory, self._tokenizer.eos_token_id) for trajectory in trajectories]
+        rows = [token_row(trajectory, self._tokenizer.eos_token_id) for trajectory in trajectories]
         self._is_live = torch.tensor(self._live_rows(rows, totals), device=self.accelerator.device)
         self._totals = [0.0 if total is None else total for total in totals]
         self.times["time/score_s"] = time.perf_counter() - rolled_out
@@ -251,6 +251,10 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         batch["is_live"] = self._is_live
+        if "old_per_token_logps" in batch:
+            # The probabilities under which the tokens were drawn. TRL scores them once more with its own model, while the
+            # update goes through the folded copy: two ways of computing, whose difference would count as a change of policy.
+            batch["old_per_token_logps"] = batch["sampling_per_token_logps"]
         return batch
 
     # ---- updating ----------------------------------------------------------------------------------------------------
@@ -280,7 +284,7 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
         if folded is not None:
             folded.refresh()
         for number, piece in enumerate(pieces):
-            part = micro_batches.cut(batch, [rows[place] for place in piece], lengths)
+            part = batches.cut(batch, [rows[place] for place in piece], lengths)
             shares.append(sum(lengths["model"][rows[place]] for place in piece))
             scale = self._scale(part, len(piece), shares[-1], totals)
             self._token_share = world / max(1, totals[1]) / scale if scale else 0.0
@@ -305,6 +309,7 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
         """Rows to train on, all rows' lengths, micro-batches as places among the former, and how many live rows and model
         tokens all processes have. Every process gets as many micro-batches with as many rows in each, or TRL's collective
         calls would not match: one that has fewer live rows takes dead ones along, whose weight in the loss is 0."""
+        # What counts in the loss: tokens of the completion that the model itself wrote. One transfer brings all counts over.
         mask = batch["completion_mask"] * batch["tool_mask"]
         counts = torch.stack(
             [batch["prompt_mask"].sum(1), batch["completion_mask"].sum(1), mask.sum(1), batch["is_live"].long()]
@@ -312,20 +317,24 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
         lengths = {"prompt": counts[0], "completion": counts[1], "model": counts[2]}
         sizes = [prompt + completion for prompt, completion in zip(counts[0], counts[1], strict=True)]
         rows = [row for row, is_live in enumerate(counts[3]) if is_live]
+        # The process with most live rows sets how many rows each has; the sums are what a mean over all is divided by.
         mine = torch.tensor([[len(rows), sum(counts[2][row] for row in rows)]], device=mask.device)
         everyone = self.accelerator.gather(mine)
         num_rows = int(everyone[:, 0].max())
         if num_rows == 0:
             return [], lengths, [], (0, 0)
+        # Fill up with dead rows, the shortest first, as they cost least. Advantage and mask of 0 take them out of every sum.
         dead = sorted((row for row, is_live in enumerate(counts[3]) if not is_live), key=lambda row: (sizes[row], row))
         for row in dead[: num_rows - len(rows)]:
             batch["advantages"][row] = 0.0
             batch["tool_mask"][row] = lengths["model"][row] = 0
             rows.append(row)
+        # Longest first, so that rows of like length share a micro-batch. Place n stands for other rows in other processes:
+        # the longest of them decides what fits, so all processes cut at the same places.
         rows.sort(key=lambda row: (-sizes[row], row))
         longest = torch.tensor([[sizes[row] for row in rows]], device=mask.device)
         longest = self.accelerator.gather(longest).amax(0)
-        pieces = micro_batches.pack(longest.tolist(), self.recipe.train.micro_batch_tokens)
+        pieces = batches.pack(longest.tolist(), self.recipe.train.micro_batch_tokens)
         return rows, lengths, pieces, (int(everyone[:, 0].sum()), int(everyone[:, 1].sum()))
 
     def _scale(self, part: dict[str, Any], num_rows: int, num_tokens: int, totals: tuple[int, int]) -> float:
@@ -391,20 +400,20 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
             )
             self._logps = result[0]
             return result
-        ids, first, lengths = micro_batches.align(input_ids, attention_mask)
+        ids, first, lengths = batches.align(input_ids, attention_mask)
         prompt_width = input_ids.shape[1] - logits_to_keep
         scored = attention_mask.clone() if self._score_mask is None else torch.zeros_like(attention_mask)
         scored[:, :prompt_width] = 0
         if self._score_mask is not None:
             scored[:, prompt_width:] = self._score_mask
-        labels = micro_batches.align(input_ids.masked_fill(scored == 0, -100), attention_mask)[0]
-        places = micro_batches.places_before(first, prompt_width, logits_to_keep)
+        labels = batches.align(input_ids.masked_fill(scored == 0, -100), attention_mask)[0]
+        places = batches.places_before(first, prompt_width, logits_to_keep)
         logps = torch.zeros(places.shape, dtype=torch.float32, device=ids.device)
         entropies = torch.zeros_like(logps) if compute_entropy else None
         if torch.is_grad_enabled():
             pieces = [list(range(len(ids)))]
         else:
-            pieces = micro_batches.pack(lengths.tolist(), self.recipe.train.micro_batch_tokens)
+            pieces = batches.pack(lengths.tolist(), self.recipe.train.micro_batch_tokens)
         for piece in pieces:
             index = torch.tensor(piece, device=ids.device)
             width = int(lengths[index].max())

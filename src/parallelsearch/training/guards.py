@@ -68,8 +68,11 @@ class Alarm:
 class Alarms:
     """Looks at the mean of the last `window` steps. Each alarm is given once, until its cause has gone again."""
 
-    def __init__(self, settings: GuardSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: GuardSettings, num_steps: int | None = None, may_split: bool = True) -> None:
+        """`num_steps` is how long the run is: a short one is looked at over fewer steps, or no alarm could ever ring.
+        `may_split`: the dialect lets a turn ask several things; where it does not, not splitting is no collapse."""
+        self.settings, self._may_split = settings, may_split
+        self._window = settings.window if num_steps is None else min(settings.window, max(2, num_steps // 4))
         self._history: list[Mapping[str, float]] = []
         self._ringing: set[str] = set()
 
@@ -88,7 +91,7 @@ class Alarms:
 
     def _mean(self, name: str, first: bool = False) -> float | None:
         """Over the last (or the first) `window` steps that have the figure; None before there are so many."""
-        window = self.settings.window
+        window = self._window
         values = [figures[name] for figures in self._history if name in figures]
         if len(values) < window:
             return None
@@ -123,12 +126,13 @@ class Alarms:
             "search_collapse",
             "only {mean:.0%} of the trajectories search at all (limit {limit:.0%})",
         )
-        below(
-            "split/parallel",
-            limits.min_split_parallel,
-            "serial_collapse",
-            "only {mean:.0%} of the parallel questions are split (limit {limit:.0%})",
-        )
+        if self._may_split:
+            below(
+                "split/parallel",
+                limits.min_split_parallel,
+                "serial_collapse",
+                "only {mean:.0%} of the parallel questions are split (limit {limit:.0%})",
+            )
         chains = self._mean("split/sequential")
         if chains is not None and chains > limits.max_split_sequential:
             alarms.append(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import ParallelSearchError, require
-from parallelsearch.training import micro_batches
+from parallelsearch.training import batches
 from parallelsearch.training.grpo import SearchTrainer
 
 torch = require("torch", "train")
@@ -64,13 +64,13 @@ class PpoTrainer(SearchTrainer):
         """What the critic expects before each completion token, (rows, tokens)."""
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
         attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-        aligned, first, lengths = micro_batches.align(ids, attention)
-        places = micro_batches.places_before(first, batch["prompt_ids"].shape[1], batch["completion_ids"].shape[1])
+        aligned, first, lengths = batches.align(ids, attention)
+        places = batches.places_before(first, batch["prompt_ids"].shape[1], batch["completion_ids"].shape[1])
         if torch.is_grad_enabled():
             width = int(lengths.max())
             return self.critic(aligned[:, :width]).gather(1, places.clamp(max=width - 1))
         values = torch.zeros(places.shape, dtype=torch.float32, device=ids.device)
-        for piece in micro_batches.pack(lengths.tolist(), self.recipe.train.micro_batch_tokens):
+        for piece in batches.pack(lengths.tolist(), self.recipe.train.micro_batch_tokens):
             index = torch.tensor(piece, device=ids.device)
             width = int(lengths[index].max())
             values[index] = self.critic(aligned[index, :width]).gather(1, places[index].clamp(max=width - 1))
@@ -135,7 +135,7 @@ class PpoTrainer(SearchTrainer):
         clip, world = self.recipe.ppo.value_clip, self.accelerator.num_processes
         total_loss = torch.zeros((), device=self.accelerator.device)
         for number, piece in enumerate(pieces):
-            part = micro_batches.cut(batch, [rows[place] for place in piece], lengths)
+            part = batches.cut(batch, [rows[place] for place in piece], lengths)
             mask = part["completion_mask"] * part["tool_mask"]
             sync: AbstractContextManager[Any] = nullcontext()
             if number < len(pieces) - 1:

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from parallelsearch.answers import normalise
-from parallelsearch.datasets import find_leaks, held_out, load_questions, refuse_leaks
+from parallelsearch.data.leaks import find_leaks, held_out, refuse_leaks
+from parallelsearch.data.sets import load_questions
 from parallelsearch.errors import UsageError
 from parallelsearch.training import smoke
 from parallelsearch.training.recipe import DataSettings

@@ -6,17 +6,19 @@ Tokenising them anew was two fifths of the host's work in a step of 1,024 rollou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from parallelsearch.dialect import Tool
 from parallelsearch.errors import UsageError
 from parallelsearch.grammar import STOP_STRINGS
 from parallelsearch.policy.encoding import EnginePolicy
+from parallelsearch.policy.engine.stops import StopBank, token_bytes
 from parallelsearch.policy.local import LocalPolicy, end_ids
-from parallelsearch.policy.stops import StopBank, token_bytes
 from parallelsearch.training import vllm_link
-from parallelsearch.training.models import Weights
 from parallelsearch.training.recipe import Recipe
-from parallelsearch.training.vllm_policy import ColocatedEngine, ServerEngine, VllmPolicy
+from parallelsearch.training.vllm import ColocatedEngine, ServerEngine, VllmPolicy
+from parallelsearch.training.weights import Weights
 from parallelsearch.trajectory import Author, Segment
 
 MAX_REMEMBERED = 200_000
@@ -34,11 +36,11 @@ class _Remembering(EnginePolicy):
         self._inserts: dict[str, list[int]] = {}
         self._description: dict[str, Any] | None = None
 
-    def prompt(self, text: str, question: str) -> Segment:
+    def prompt(self, text: str, question: str, tools: Sequence[Tool] = ()) -> Segment:
         found = self._prompts.get(text)
         if found is None:
             _make_room(self._prompts)
-            found = self._prompts[text] = super().prompt(text, question)
+            found = self._prompts[text] = super().prompt(text, question, tools)
         return Segment(found.author, found.text, found.token_ids)
 
     def insert(self, text: str, author: Author) -> Segment:
@@ -80,8 +82,13 @@ def sampling_policy(recipe: Recipe, weights: Weights) -> TrainingPolicy | VllmTr
         raise UsageError(
             f"rollout.max_tokens = {settings.max_tokens} is more than the {limit} tokens this model was made for"
         )
-    if settings.engine == "vllm":
-        return _vllm_policy(recipe, weights)
+    policy = _vllm_policy(recipe, weights) if settings.engine == "vllm" else _local_policy(recipe, weights)
+    policy.dialect = weights.dialect
+    return policy
+
+
+def _local_policy(recipe: Recipe, weights: Weights) -> TrainingPolicy:
+    settings = recipe.rollout
     options = {"max_slots": settings.num_slots} if settings.num_slots is not None and settings.engine != "batch" else {}
     return TrainingPolicy(
         weights.sampler,

@@ -13,20 +13,20 @@ import os
 import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import UsageError, nearest, require
 from parallelsearch.policy.models import quiet_transformers
 from parallelsearch.training import checkpoints
+from parallelsearch.training.batches import RowOrder, num_fillers
 from parallelsearch.training.folded import Folded
 from parallelsearch.training.guards import TrainingStoppedError
-from parallelsearch.training.metrics_log import MetricsLog, SilentLog
-from parallelsearch.training.models import load_weights, uses_bfloat16
-from parallelsearch.training.recipe import Recipe, load_recipe
-from parallelsearch.training.row_order import RowOrder, num_fillers
-from parallelsearch.training.time_limit import TimeLimit
+from parallelsearch.training.metrics import MetricsLog, SilentLog
+from parallelsearch.training.recipe import Recipe, load_recipe, trl_options
+from parallelsearch.training.timing import TimeLimit
+from parallelsearch.training.weights import Weights, load_weights, uses_bfloat16, write_notes
 from parallelsearch.trajectory import Trajectory, read_trajectories
 
 IGNORED = -100
@@ -51,6 +51,13 @@ class SftRows:
     rows: list[SftRow]
     num_too_long: int = 0
     num_untrainable: int = 0
+    dialects: set[str | None] = field(default_factory=set)
+    """Those of the trajectories."""
+
+    @property
+    def dialect(self) -> str | None:
+        """The one dialect that all trajectories speak, if there is one."""
+        return next(iter(self.dialects)) if len(self.dialects) == 1 else None
 
     @property
     def hash(self) -> str:
@@ -73,7 +80,7 @@ class SftResult:
     num_rows: int
 
 
-def row_of(trajectory: Trajectory) -> SftRow:
+def labelled_row(trajectory: Trajectory) -> SftRow:
     """The ids of a trajectory with labels on what the model wrote. A restored stop string has no ids of its own."""
     prompt, response = trajectory.prompt_ids(), trajectory.response_ids()
     labels = [token if mask else IGNORED for token, mask in zip(response, trajectory.loss_mask(), strict=True)]
@@ -89,7 +96,7 @@ def rows_of(trajectories: Iterable[Trajectory], max_length: int, vocab_size: int
                 f"trajectory '{trajectory.id or trajectory.question}' has no token ids, so it was not written with this "
                 "model's encoder; build the data with 'parallelsearch coldstart'"
             )
-        row = row_of(trajectory)
+        row = labelled_row(trajectory)
         if vocab_size is not None and max(row.input_ids) >= vocab_size:
             raise UsageError(
                 f"trajectory '{trajectory.id or trajectory.question}' has token {max(row.input_ids)}, and this model "
@@ -101,6 +108,7 @@ def rows_of(trajectories: Iterable[Trajectory], max_length: int, vocab_size: int
             found.num_untrainable += 1
         else:
             found.rows.append(row)
+            found.dialects.add(trajectory.dialect)
     return found
 
 
@@ -150,6 +158,19 @@ def run_sft(
     """`train_sft` with the rows and the model in hand, if they are given."""
     if recipe.train.algorithm != "sft":
         raise UsageError(f"this recipe is for {recipe.train.algorithm} (train.algorithm), not for sft")
+    with checkpoints.held(recipe):
+        return _run_sft(recipe, rows, model, tokenizer, say, time_limit_s, callbacks)
+
+
+def _run_sft(
+    recipe: Recipe,
+    rows: SftRows | None,
+    model: Any | None,
+    tokenizer: Any | None,
+    say: Say | None,
+    time_limit_s: float | None,
+    callbacks: Sequence[Any],
+) -> SftResult:
     torch = require("torch", "train")
     started_s = time.monotonic()
     tell = say or (lambda _: None)
@@ -170,16 +191,17 @@ def run_sft(
     _check_vocabulary(rows, weights.model)
     trainer = _make_trainer(recipe, rows, weights, config, callbacks)
     checkpoints.write_manifest(recipe, facts)
-    journal = _Journal(recipe, trainer, tell, TimeLimit(time_limit_s, spare_steps=3, started_s=started_s))
+    time_limit = TimeLimit(time_limit_s, spare_steps=3, started_s=started_s)
+    run = _SftRun(recipe, weights, trainer, tell, time_limit, rows.dialect)
     try:
-        return journal.go(len(rows.rows), weights)
+        return run.go(len(rows.rows))
     except torch.OutOfMemoryError as error:
         raise TrainingStoppedError(
             f"out of memory: lower train.micro_batch_tokens (now {recipe.train.micro_batch_tokens}), or set "
             f"model.lora_rank or model.gradient_checkpointing. ({error})"
         ) from error
     finally:
-        journal.metrics.close()
+        run.metrics.close()
 
 
 def _check_vocabulary(rows: SftRows, model: Any) -> None:
@@ -210,38 +232,39 @@ def _config(recipe: Recipe, rows: SftRows) -> Any:
     size = micro_batch(train.batch_size, longest, train.micro_batch_tokens, world)
     num_steps = train.steps or math.ceil(train.epochs * math.ceil(len(rows.rows) / train.batch_size))
     schedule = "constant_with_warmup" if train.lr_schedule == "constant" else train.lr_schedule
-    return trl.SFTConfig(
-        output_dir=str(recipe.out / "checkpoints"),
-        seed=train.seed,
-        data_seed=train.seed,
-        use_cpu=use_cpu,
-        bf16=uses_bfloat16(recipe.model, "cpu" if use_cpu else "cuda"),
-        gradient_checkpointing=recipe.model.gradient_checkpointing,
-        per_device_train_batch_size=size,
-        gradient_accumulation_steps=train.batch_size // (world * size),
-        max_steps=num_steps,
-        learning_rate=train.lr,
-        lr_scheduler_type=schedule,
-        warmup_steps=int(train.warmup_ratio * num_steps),
-        weight_decay=train.weight_decay,
-        adam_beta1=train.adam_beta1,
-        adam_beta2=train.adam_beta2,
-        max_grad_norm=train.max_grad_norm,
-        max_length=None,  # rows are whole or left out: a cut row would teach to stop in the middle
-        packing=False,
-        dataset_kwargs={"skip_prepare_dataset": True},
-        optim="adamw_torch" if use_cpu else "adamw_torch_fused",
-        logging_steps=1,
-        logging_nan_inf_filter=False,
-        save_strategy="no",  # saving is asked for by the run
-        report_to="none",
-        disable_tqdm=True,
-        dataloader_num_workers=0,
-        ddp_find_unused_parameters=False,
-    )
+    options: dict[str, Any] = {
+        "output_dir": str(recipe.out / "checkpoints"),
+        "seed": train.seed,
+        "data_seed": train.seed,
+        "use_cpu": use_cpu,
+        "bf16": uses_bfloat16(recipe.model, "cpu" if use_cpu else "cuda"),
+        "gradient_checkpointing": recipe.model.gradient_checkpointing,
+        "per_device_train_batch_size": size,
+        "gradient_accumulation_steps": train.batch_size // (world * size),
+        "max_steps": num_steps,
+        "learning_rate": train.lr,
+        "lr_scheduler_type": schedule,
+        "warmup_steps": int(train.warmup_ratio * num_steps),
+        "weight_decay": train.weight_decay,
+        "adam_beta1": train.adam_beta1,
+        "adam_beta2": train.adam_beta2,
+        "max_grad_norm": train.max_grad_norm,
+        "max_length": None,  # rows are whole or left out: a cut row would teach to stop in the middle
+        "packing": False,
+        "dataset_kwargs": {"skip_prepare_dataset": True},
+        "optim": "adamw_torch" if use_cpu else "adamw_torch_fused",
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "save_strategy": "no",  # saving is asked for by the run
+        "report_to": "none",
+        "disable_tqdm": True,
+        "dataloader_num_workers": 0,
+        "ddp_find_unused_parameters": False,
+    }
+    return trl.SFTConfig(**trl_options(recipe, options, trl.SFTConfig))
 
 
-def _make_trainer(recipe: Recipe, rows: SftRows, weights: Any, config: Any, callbacks: Sequence[Any]) -> Any:
+def _make_trainer(recipe: Recipe, rows: SftRows, weights: Weights, config: Any, callbacks: Sequence[Any]) -> Any:
     trl = require("trl", "train")
     datasets = require("datasets", "train")
     round_size = config.train_batch_size * config.world_size
@@ -314,11 +337,14 @@ def _folded_trainer(base: Any, folded: Folded) -> Any:
     return FoldedTrainer
 
 
-class _Journal:
-    """What happens around the updates: records, checkpoints, the time limit, one line now and then."""
+class _SftRun:
+    """One run: the trainer, and what happens around its updates: records, checkpoints, the time limit, some lines."""
 
-    def __init__(self, recipe: Recipe, trainer: Any, say: Say, time_limit: TimeLimit) -> None:
-        self.recipe, self.trainer, self.say, self.time_limit = recipe, trainer, say, time_limit
+    def __init__(
+        self, recipe: Recipe, weights: Weights, trainer: Any, say: Say, time_limit: TimeLimit, dialect: str | None
+    ) -> None:
+        self.dialect = dialect
+        self.recipe, self.weights, self.trainer, self.say, self.time_limit = recipe, weights, trainer, say, time_limit
         self.started_s = time.monotonic()
         self.folder = recipe.out / "checkpoints"
         self.is_main = bool(trainer.accelerator.is_main_process)
@@ -328,7 +354,7 @@ class _Journal:
         self._step_began_s = self.started_s
         self._attach()
 
-    def go(self, num_rows: int, weights: Any) -> SftResult:
+    def go(self, num_rows: int) -> SftResult:
         final = self.recipe.out / FINAL
         done = checkpoints.marked_step(final)
         if done is not None and done >= self.num_steps:
@@ -350,7 +376,8 @@ class _Journal:
         if is_done:
             self.trainer.save_model(str(final))  # the first process writes, all have to ask
             if self.is_main:
-                weights.tokenizer.save_pretrained(final)
+                self.weights.tokenizer.save_pretrained(final)
+                write_notes(final, self.weights.base, self.recipe.model.name, self.dialect)
                 checkpoints.mark_complete(final, step)
             self.trainer.accelerator.wait_for_everyone()
         return SftResult(self.recipe.out, step, self.num_steps, final if is_done else None, self.loss, num_rows)
@@ -386,24 +413,26 @@ class _Journal:
         if not self.is_main:
             return
         step = int(self.trainer.state.global_step)
-        checkpoints.mark_complete(self.folder / f"checkpoint-{step}", step)
+        saved = self.folder / f"checkpoint-{step}"
+        write_notes(saved, self.weights.base, self.recipe.model.name, self.dialect)
+        checkpoints.mark_complete(saved, step)
         checkpoints.rotate(self.folder, self.recipe.train.keep_checkpoints, None)
 
     def _attach(self) -> None:
         transformers = require("transformers", "train")
-        journal = self
+        run = self
 
         class Events(transformers.TrainerCallback):  # type: ignore[misc, name-defined]  # no type information there
             """Passes the trainer's moments on."""
 
             def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-                journal.end_of_step(control)
+                run.end_of_step(control)
 
             def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-                journal.write(logs or {})
+                run.write(logs or {})
 
             def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-                journal.saved()
+                run.saved()
 
         self.trainer.remove_callback(transformers.PrinterCallback)
         self.trainer.add_callback(Events())

@@ -1,7 +1,6 @@
 """From a recipe file to the run it asks for: SFT, GRPO or PPO on this machine, or verl on a cluster.
 
-The one place that decides, for the command line and for `python -m parallelsearch.training`. It prints nothing: what came of
-the run goes back to the caller, as a record and as text.
+The one place that decides. It prints nothing: what came of the run goes back to the caller, as a record and as text.
 """
 
 from __future__ import annotations
@@ -9,11 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import UsageError
-from parallelsearch.training.loop import train
+from parallelsearch.http import without_login
 from parallelsearch.training.recipe import Recipe, load_recipe
+from parallelsearch.training.run import train
 from parallelsearch.training.sft import train_sft
 from parallelsearch.training.verl import launch
 from parallelsearch.training.verl.recipe import VerlRecipe, is_cluster_recipe, load_cluster_recipe
@@ -53,10 +54,29 @@ def _start_here(recipe: Recipe, say: Say, time_limit_s: float | None) -> Outcome
         raise UsageError("this recipe has a [sweep] section: it stands for several runs; use sweep instead of train")
     if recipe.train.algorithm == "sft":
         tuned = train_sft(recipe, say=say, time_limit_s=time_limit_s)
-        return _outcome(out=str(tuned.out), step=tuned.step, final=None if tuned.final is None else str(tuned.final))
+        outcome = _outcome(out=str(tuned.out), step=tuned.step, final=None if tuned.final is None else str(tuned.final))
+        return _with_address(outcome, recipe, tuned.final)
     run = train(recipe, say=say, time_limit_s=time_limit_s)
     best = None if run.best is None else str(run.best)
-    return _outcome(out=str(run.out), step=run.step, best=best, best_accuracy=run.best_accuracy)
+    outcome = _outcome(out=str(run.out), step=run.step, best=best, best_accuracy=run.best_accuracy)
+    return _with_address(outcome, recipe, run.best or run.last)
+
+
+def _with_address(outcome: Outcome, recipe: Recipe, trained: Path | None) -> Outcome:
+    """With the address of what was trained, and the command that asks it."""
+    if trained is None:
+        return outcome
+    model, search = recipe.model, without_login(recipe.search.address)
+    address, first = f"hf:{trained}", ""
+    if (trained / "adapter_config.json").is_file():
+        base = model.name
+        if model.adapter is not None and model.merge_adapter:  # the weights it stands on are in no folder yet
+            base = str(recipe.out / "base")
+            first = f"first write its base with: parallelsearch export hf:{model.name}+{model.adapter} {base}\n"
+        address = f"hf:{base}+{trained}"
+    where = "" if search == "demo" else f" --search {search}"
+    told = f'{first}ask it with: parallelsearch ask "..." --policy {address}{where}'
+    return Outcome({**outcome.record, "address": address}, f"{outcome.text}\n{told}")
 
 
 def _start_on_cluster(recipe: VerlRecipe, say: Say, dry_run: bool) -> Outcome:
@@ -72,7 +92,7 @@ def _refuse_launcher() -> None:
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if "LOCAL_RANK" in os.environ and world > 1:
         raise UsageError(
-            f"this is one of {world} processes, and verl starts its own: run 'python -m parallelsearch.training RECIPE' on "
+            f"this is one of {world} processes, and verl starts its own: run 'parallelsearch train RECIPE' on "
             "one node, without 'accelerate launch' or torchrun"
         )
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from parallelsearch.config import parse
 from parallelsearch.errors import UsageError
-from parallelsearch.training.loop import Say, train
-from parallelsearch.training.metrics_log import read_metrics
+from parallelsearch.training.metrics import read_metrics
 from parallelsearch.training.recipe import Recipe, load_recipe
+from parallelsearch.training.run import Say, train
 
 FIGURES = ("accuracy", "reward/total", "split/parallel", "split/sequential", "llm_calls", "searches", "subqueries")
 

@@ -12,9 +12,8 @@ import importlib.util
 import shlex
 from typing import Any
 
-import httpx
-
-from parallelsearch.errors import MissingExtraError, UsageError, require
+from parallelsearch.errors import MissingExtraError, TransientError, UsageError, require
+from parallelsearch.http import HttpClient, Response, get_now
 from parallelsearch.training.guards import TrainingStoppedError
 from parallelsearch.training.recipe import Recipe
 
@@ -93,23 +92,22 @@ def check_server(recipe: Recipe) -> None:
         return UsageError(f"the vLLM server {url} {problem}. Start it with:\n  {serve_command(recipe)}")
 
     try:
-        with httpx.Client(base_url=url, timeout=CHECK_TIMEOUT_S) as client:
-            health = client.get("/health")
-            facts = client.get("/server_info", params={"config_format": "json"})
-    except httpx.TimeoutException as error:
+        health = _get(f"{url}/health")
+        facts = _get(f"{url}/server_info?config_format=json")
+    except _LateError as error:
         raise refuse(f"does not answer within {CHECK_TIMEOUT_S:g} s") from error
-    except httpx.HTTPError as error:
-        raise refuse(f"cannot be reached ({str(error) or type(error).__name__})") from error
-    if health.status_code != 200:
-        raise refuse(f"says that it is not well ({health.status_code} from /health)")
-    if facts.status_code == 404:
+    except (UsageError, TransientError) as error:
+        raise refuse(f"cannot be reached ({error})") from error
+    if health.status != 200:
+        raise refuse(f"says that it is not well ({health.status} from /health)")
+    if facts.status == 404:
         raise refuse("hides what TRL needs to send it weights: VLLM_SERVER_DEV_MODE=1 is not in its environment")
     try:
-        config = facts.raise_for_status().json()["vllm_config"]
+        config = facts.json()["vllm_config"]
         transfer, model = config["weight_transfer_config"], config["model_config"]
         mode, room = model["logprobs_mode"], int(model["max_model_len"])
-    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        raise refuse(f"does not say how it was started ({facts.status_code} from /server_info)") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise refuse(f"does not say how it was started ({facts.status} from /server_info)") from error
     if transfer is None:
         raise refuse("was started without --weight-transfer-config, so it cannot be given new weights")
     if mode != LOGPROBS_MODE:
@@ -118,12 +116,20 @@ def check_server(recipe: Recipe) -> None:
         raise refuse(f"takes {room} tokens, fewer than rollout.max_tokens = {recipe.rollout.max_tokens}")
 
 
+class _LateError(UsageError):
+    """No answer within the time-out."""
+
+
+def _get(url: str) -> Response:
+    client = HttpClient("vLLM server", permanent=UsageError, late=_LateError, connect_timeout_s=CHECK_TIMEOUT_S)
+    return get_now(client, url, timeout_s=CHECK_TIMEOUT_S)
+
+
 def served_model(recipe: Recipe) -> str:
     """The name the server knows its model by."""
     try:
-        response = httpx.get(f"{base_url(recipe)}/v1/models", timeout=CHECK_TIMEOUT_S).raise_for_status()
-        return str(response.json()["data"][0]["id"])
-    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        return str(_get(f"{base_url(recipe)}/v1/models").json()["data"][0]["id"])
+    except (UsageError, TransientError, ValueError, LookupError, TypeError) as error:
         raise UsageError(f"the vLLM server {base_url(recipe)} does not name its model: {error}") from error
 
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from parallelsearch.errors import DataError, UsageError, require
-from parallelsearch.metrics import ERROR_CLASSES
+from parallelsearch.evaluation.metrics import ERROR_CLASSES
 from parallelsearch.server.endpoints import PAGE_HEADERS, refusal_headers
 from parallelsearch.server.limits import NOT_MY_NAME, RefusalError, ServerSettings, check_caller, is_own_name
 from parallelsearch.server.running import serve_app

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import DataError, UsageError
-from parallelsearch.metrics import ERROR_CLASSES
+from parallelsearch.evaluation.metrics import ERROR_CLASSES
+from parallelsearch.files import write_whole
 from parallelsearch.viewer.index import FIELDS, RunIndex, encode, open_runs
 from parallelsearch.viewer.record import record_view
 from parallelsearch.viewer.template import exported_page
@@ -79,10 +80,8 @@ def export_html(
         index.refresh(on_progress)
     export = _Export(indexes, max_bytes, first)
     page = export.page().encode("utf-8", "backslashreplace")
-    draft = target.with_name(target.name + ".part")
     try:
-        draft.write_bytes(page)
-        draft.replace(target)
+        write_whole(target, page)
     except OSError as error:
         raise UsageError(f"cannot write '{target}': {error.strerror or error}") from error
     return export.report(target, len(page))

@@ -10,7 +10,6 @@ so that comes after, when the list is already there: from the run's own rows whe
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import threading
@@ -22,14 +21,14 @@ from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
-from parallelsearch.answers import exact_match
 from parallelsearch.errors import DataError, ParallelSearchError, UsageError
-from parallelsearch.metrics import Row, row_of
-from parallelsearch.retrieval.corpus import MAX_LINE_BYTES
+from parallelsearch.evaluation.folder import TRAJECTORIES_FILE, read_rows, read_summary
+from parallelsearch.evaluation.metrics import Row, row_of
+from parallelsearch.files import MAX_LINE_BYTES, decoded, parse_json
 from parallelsearch.rewards import reward as reward_of
-from parallelsearch.run_folder import TRAJECTORIES_FILE, read_rows, read_summary
-from parallelsearch.training.metrics_log import read_metrics
+from parallelsearch.training.metrics import read_metrics
 from parallelsearch.trajectory import Trajectory, trajectory_from_dict
+from parallelsearch.untrusted import finite
 from parallelsearch.viewer.brief import brief_of
 
 SAMPLES_FOLDER, METRICS_FILE = "trajectories", "metrics.jsonl"
@@ -251,7 +250,7 @@ class RunIndex:
         error_class: str | None = None
         trajectory = brief_of(line) if self.reward is None else None
         if trajectory is not None:
-            right = trajectory.stop != "error" and exact_match(trajectory.answer, trajectory.golden_answers)
+            right = trajectory.is_right
             f1 = 1.0 if right else None
             is_judged = right or not trajectory.golden_answers
         else:
@@ -260,7 +259,7 @@ class RunIndex:
             row = row_of(trajectory)
             right, f1, error_class, is_judged = row.em, round(row.f1, 4), row.error_class, True
         rewards = self.rewards_of(trajectory)
-        queries = [query.text for turn in trajectory.rounds for query in turn.queries]
+        queries = [query.text for query in trajectory.queries]
         values = {
             "id": _short(trajectory.id, "id"),
             "question": _short(trajectory.question, "question"),
@@ -394,14 +393,10 @@ def _record(line: bytes, name: str, number: int | None) -> Any:
         return from_json(line)
     except ValueError:
         pass
-    try:
-        return json.loads(line)  # stricter about nothing, kinder to lone surrogates, and with the better message
-    except UnicodeDecodeError:
-        raise DataError(name, number, "is not UTF-8") from None
-    except ValueError as error:
-        raise DataError(name, number, f"is not JSON ({error})") from None
-    except RecursionError:
-        raise DataError(name, number, "is nested too deeply to be a record") from None
+    text = decoded(line, Path(name), number)  # slower, kinder to half surrogates, and with the better message
+    if isinstance(text, DataError):
+        raise text
+    return parse_json(text, Path(name), number)
 
 
 def encode(value: Any) -> bytes:
@@ -424,6 +419,5 @@ def _short(text: str | None, name: str) -> str | None:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return round(value, 6)
+    number = finite(value)
+    return None if number is None else round(number, 6)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from parallelsearch.metrics import gold_recall
+from parallelsearch.evaluation.evidence import gold_recall
 from parallelsearch.trajectory import Segment, Trajectory
 
 

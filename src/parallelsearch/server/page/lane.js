@@ -28,11 +28,16 @@ export function link(text, url) {
 
 const seconds = (value) => `${value.toFixed(2)} s`;
 export const counted = (n, one, many) => `${n} ${n === 1 ? one : many}`;
+const BASES = { cited: "named by the answer", contains_answer: "holds the answer's words", about_part: "about a thing asked for" };
+const MAX_NEAREST = 3;
+const readBy = ({ model, own_answer: own, error }) =>
+  error ? `${model} was to read and answer, but failed (${error}); this is the policy's own answer.` : `Read by ${model}. The policy's own answer: ${own || "none"}`;
 let numLanes = 0;
 
 export class Lane {
-  constructor(title, announce) {
+  constructor(title, question, announce) {
     this.title = title;
+    this.question = question;
     this.announce = announce;
     this.turns = new Map();
     this.queries = new Map();
@@ -84,21 +89,25 @@ export class Lane {
   // ---- what happens -------------------------------------------------------------------------------------------------
 
   event(event) {
-    const handler = { turn: "onTurn", text: "onText", query: "onQuery", result: "onResult", notice: "onNotice" }[event.type];
+    const handler = { turn: "onTurn", text: "onText", query: "onQuery", result: "onResult", notice: "onNotice", reading: "onReading" }[event.type];
     if (handler) this[handler](event);
   }
 
-  onTurn(event) {
+  onTurn(event, title = `Turn ${event.turn + 1}`) {
     this.endModel(event.time_s);
     this.count("calls");
     const item = element("li", "turn");
-    item.append(element("h3", "", `Turn ${event.turn + 1}`));
+    item.append(element("h3", "", title));
     const thought = element("p", "thought");
     const queries = element("div", "queries");
     item.append(thought, queries);
     this.turnList.append(item);
-    const bar = this.waterfall.start("model", `Turn ${event.turn + 1}: model writes`, event.time_s);
+    const bar = this.waterfall.start("model", `${title}: model writes`, event.time_s);
     this.turns.set(event.turn, { item, thought, queries, bar, lastS: event.time_s, hasSearched: false });
+  }
+
+  onReading(event) {
+    this.onTurn(event, `Read by ${event.text}`);
   }
 
   onText(event) {
@@ -216,27 +225,38 @@ export class Lane {
     const text = content || none[summary.stop] || "No answer.";
     const words = element("p", "answer-text", text);
     if (!content || summary.abstained) words.classList.add("none");
-    this.answerBox.className = content && !summary.abstained ? "answer" : "answer none";
-    this.answerBox.replaceChildren(element("h3", "", "Answer"), words);
-    const cited = new Map(summary.citations.map((citation) => [citation.number, citation.basis]));
-    if (cited.size) {
-      this.answerBox.append(element("h4", "", "Rests on"));
-      const list = element("ul", "sources");
-      for (const source of summary.sources.filter((one) => cited.has(one.number))) {
-        const item = element("li");
-        item.append(element("span", "number", `[${source.number}] `), link(source.title || source.id, source.url));
-        const why = cited.get(source.number) === "cited" ? "cited by the model" : "holds the answer's words";
-        item.append(element("span", "why", ` (${why})`), element("p", "excerpt", source.text));
-        list.append(item);
-      }
-      this.answerBox.append(list);
+    this.answerBox.className = summary.abstained ? "answer not-found" : content ? "answer" : "answer none";
+    this.answerBox.replaceChildren(element("h3", "", summary.abstained ? "Not found" : "Answer"), words);
+    if (summary.question && summary.question !== this.question) {
+      this.answerBox.append(element("p", "why", `Understood as: ${summary.question}`));
+    }
+    if (summary.reading) this.answerBox.append(element("p", "why", readBy(summary.reading)));
+    const cited = new Map(summary.citations.map((citation) => [citation.number, BASES[citation.basis]]));
+    if (summary.abstained) {
+      if (summary.answer) this.answerBox.append(element("p", "why", `The model's own guess, which nothing holds: ${summary.answer}`));
+      this.addSources("What came nearest", summary.sources.slice(0, MAX_NEAREST), new Map());
+    } else if (cited.size) {
+      this.addSources("Rests on", summary.sources.filter((one) => cited.has(one.number)), cited);
     } else if (summary.sources.length) {
       this.answerBox.append(element("p", "why", `From ${counted(summary.sources.length, "passage", "passages")}; none holds the answer's words.`));
     }
     if (summary.invalid_citations.length) {
       this.answerBox.append(element("p", "why", `Left out, as there are no such passages: [${summary.invalid_citations.join("], [")}].`));
     }
-    this.announce(`${this.title}: answer: ${text} ${counted(cited.size, "source", "sources")}, ${seconds(summary.elapsed_s)}.`);
+    this.announce(`${this.title}: ${summary.abstained ? "" : "answer: "}${text} ${counted(cited.size, "source", "sources")}, ${seconds(summary.elapsed_s)}.`);
+  }
+
+  addSources(heading, sources, why) {
+    if (!sources.length) return;
+    const list = element("ul", "sources");
+    for (const source of sources) {
+      const item = element("li");
+      item.append(element("span", "number", `[${source.number}] `), link(source.title || source.id, source.url));
+      if (why.has(source.number)) item.append(element("span", "why", ` (${why.get(source.number)})`));
+      item.append(element("p", "excerpt", source.text));
+      list.append(item);
+    }
+    this.answerBox.append(element("h4", "", heading), list);
   }
 
   fail(message) {

@@ -71,10 +71,11 @@ function requestFor(question, sequential, isCompared) {
   // One at a time takes more turns; a comparison must not be won by cutting the other short.
   const maxTurns = Number(byId("max-turns").value) || facts.default_max_turns;
   const options = {
-    sequential,
+    ...(sequential ? { dialect: "sequential" } : {}),
     k: Number(byId("k").value) || facts.k,
     max_turns: isCompared || sequential ? facts.max_turns : maxTurns,
     abstain: byId("abstain").checked,
+    ...(facts.reader ? { read: byId("read").checked } : {}),
     fresh: isCompared, // what one way has found must not speed up the other
   };
   return { model: facts.model, stream: true, messages: [...messages, { role: "user", content: question }], parallelsearch: options };
@@ -93,7 +94,7 @@ async function ask() {
   byId("problem").hidden = byId("verdict").hidden = true;
   byId("stop").disabled = false;
   byId("examples-section").open = false;
-  lanes = ways.map((way) => new Lane(way === "parallel" ? "All at once" : "One at a time", say));
+  lanes = ways.map((way) => new Lane(way === "parallel" ? "All at once" : "One at a time", question, say));
   byId("lanes").replaceChildren(...lanes.map((lane) => lane.root));
   byId("lanes").classList.toggle("two", lanes.length === 2);
   requestAnimationFrame(draw);
@@ -128,7 +129,8 @@ function verdict() {
   const times = other.elapsed_s / Math.max(one.elapsed_s, 0.001);
   const speed = times >= 1 ? `${times.toFixed(1)} times as fast` : `${(1 / times).toFixed(1)} times as slow`;
   const cost = (summary) => `${summary.elapsed_s.toFixed(2)} s and ${counted(summary.num_llm_calls, "LLM call", "LLM calls")}`;
-  const details = `${cost(one)} all at once, ${cost(other)} one at a time.`;
+  const added = facts.latency_s ? ` ${facts.latency_s} s were added to each search.` : "";
+  const details = `${cost(one)} all at once, ${cost(other)} one at a time.${added}`;
   byId("verdict").replaceChildren(element("strong", "", `All at once was ${speed}.`), details);
   byId("verdict").hidden = false;
   say(`All at once was ${speed}: ${details}`);
@@ -168,7 +170,11 @@ async function learn() {
     return;
   }
   byId("problem").hidden = true;
-  byId("who").textContent = `Policy: ${facts.policy}. Search: ${facts.search}.`;
+  const reader = facts.reader ? ` Read by: ${facts.reader}.` : "";
+  byId("who").textContent = `Policy: ${facts.policy}.${reader} Search: ${facts.search}.`;
+  byId("read-row").hidden = !facts.reader;
+  byId("reader").textContent = facts.reader ?? "";
+  byId("pace").textContent = facts.latency_s ? `Each search is made to take ${facts.latency_s} s longer, as one over the web would.` : "";
   byId("question").maxLength = facts.max_question_chars;
   for (const [id, value, most] of [["k", facts.k, facts.max_k], ["max-turns", facts.default_max_turns, facts.max_turns]]) {
     byId(id).max = most;

@@ -18,13 +18,13 @@ from weakref import WeakKeyDictionary
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
 
-from parallelsearch import grammar
 from parallelsearch.addresses import open_search
+from parallelsearch.dialects import open_dialect
 from parallelsearch.errors import UsageError
 from parallelsearch.policy.encoding import Template
 from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
-from parallelsearch.training.collect import row_of
+from parallelsearch.training.collect import token_row
 from parallelsearch.training.recipe import SearchSettings, TrajectorySettings
 from parallelsearch.training.verl.overrides import OWN
 from parallelsearch.training.verl.policy import Calls, ServerPolicy
@@ -94,7 +94,8 @@ class ParallelSearchAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl has 
         """One trajectory, as the ids verl trains on. `row` is the question's row of the Parquet file."""
         shared, policy, settings = self.shared, self.shared.policy, self.shared.rollout
         question = question_of_row(row)
-        prompt = policy.prompt(grammar.prompt_text(question.question, settings.mode), question.question)
+        dialect = open_dialect(settings.dialect)
+        prompt = policy.prompt(dialect.prompt(question.question), question.question, dialect.tools)
         num_prompt = len(prompt.token_ids or ())
         if num_prompt > shared.max_prompt_tokens:
             raise UsageError(
@@ -111,8 +112,7 @@ class ParallelSearchAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl has 
                 policy,
                 shared.search,
                 replace(limits, max_tokens=room),
-                mode=settings.mode,
-                layout=settings.layout,
+                dialect=dialect,
                 streaming_dispatch=False,
                 session=request_id,
             )
@@ -121,7 +121,7 @@ class ParallelSearchAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl has 
         return self._output(trajectory, calls)
 
     def _output(self, trajectory: Trajectory, calls: Calls) -> AgentLoopOutput:
-        ids = row_of(trajectory, self.tokenizer.eos_token_id)
+        ids = token_row(trajectory, self.tokenizer.eos_token_id)
         generate_s = [turn.generate_s for turn in trajectory.turns]
         search_s = [_search_s(turn) for turn in trajectory.turns]
         return AgentLoopOutput(

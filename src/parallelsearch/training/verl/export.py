@@ -11,12 +11,11 @@ import io
 import json
 import os
 import re
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from parallelsearch.errors import MissingExtraError, ParallelSearchError, UsageError
+from parallelsearch.files import whole_folder
 from parallelsearch.policy.models import quiet_transformers
 from parallelsearch.training.verl import installed
 
@@ -85,14 +84,8 @@ def export(checkpoint: str | os.PathLike[str], out: str | os.PathLike[str]) -> E
         raise MissingExtraError(
             f"merging a checkpoint of verl's needs verl, which is not installed: {installed.INSTALL}"
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        _merge(actor, scratch)
-        scratch.chmod(0o755)
-        os.replace(scratch, target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with whole_folder(target) as draft:
+        _merge(actor, draft)
     adapter = target / _ADAPTER if (target / _ADAPTER).is_dir() else None
     address = f"hf:{target}+{adapter}" if adapter is not None else f"hf:{target}"
     return Exported(target, address, actor, adapter)

@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from parallelsearch.errors import MissingExtraError, ParallelSearchError, UsageError, nearest
+from parallelsearch.errors import MissingExtraError, ParallelSearchError, UsageError, install_command, nearest
 
 TESTED = "0.9.1"
 """The one version the tests run with."""
-INSTALL = "pip install 'parallelsearch[verl]' (in an environment of its own: docs/cluster.md)"
+INSTALL = f"{install_command('verl')} (in an environment of its own: docs/cluster.md)"
 _UNKNOWN_KEY = re.compile(r"Key '([^']+)' is not in struct|Could not override '([^']+)'")
 
 

@@ -1,8 +1,8 @@
 """From a recipe to a running verl: the command, and everything that can be checked before a GPU is taken.
 
-Checked in this order: the version of verl, its own verdict on the overrides, the data files, the retriever's answer to one
-query. Then verl's trainer is started as a process of its own with exactly the command that `--dry-run` prints; it finds the
-Ray cluster this node belongs to, or starts one here.
+Checked in this order: the version of verl, the model and the adapter, verl's own verdict on the overrides, the data files,
+the retriever's answer to one query, attention and GPUs. Then verl's trainer is started as a process of its own with exactly
+the command that `--dry-run` prints; it finds the Ray cluster this node belongs to, or starts one here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from parallelsearch.errors import ParallelSearchError, UsageError
-from parallelsearch.retrieval.http_client import is_loopback
+from parallelsearch.http import is_loopback
 from parallelsearch.search import Found
-from parallelsearch.training.verl import installed
+from parallelsearch.training.verl import installed, ready
 from parallelsearch.training.verl.overrides import verl_overrides
 from parallelsearch.training.verl.recipe import VerlRecipe
 from parallelsearch.training.verl.rows import check_file
@@ -52,7 +52,7 @@ def dry_run(recipe: VerlRecipe, say: Say) -> str:
             raise
         except ParallelSearchError as error:
             say(f"not ready: {error}")
-    for check in (check_data, check_search):
+    for check in CHECKS:
         try:
             check(recipe)
         except ParallelSearchError as error:
@@ -65,9 +65,10 @@ def dry_run(recipe: VerlRecipe, say: Say) -> str:
 def launch(recipe: VerlRecipe, say: Say) -> None:
     """Check everything, then run verl until it ends. Raises if it fails."""
     installed.check_version(recipe.verl.any_version)
+    ready.check_model(recipe)
     installed.check_overrides(verl_overrides(recipe))
-    check_data(recipe)
-    check_search(recipe)
+    for check in CHECKS:
+        check(recipe)
     for note in notes(recipe):
         say(f"note: {note}")
     arguments = command(recipe)
@@ -97,15 +98,15 @@ def notes(recipe: VerlRecipe) -> list[str]:
 
 def check_data(recipe: VerlRecipe) -> None:
     """Every file has what verl and the reward need, and there are enough questions for a step."""
-    mode, reward = recipe.rollout.mode, recipe.reward
-    count = sum(check_file(path, mode, reward) for path in recipe.data.train_files)
+    dialect, reward = recipe.rollout.dialect, recipe.reward
+    count = sum(check_file(path, dialect, reward) for path in recipe.data.train_sources)
     if count < recipe.train.questions_per_step:
         raise UsageError(
             f"data.train has {count} questions, fewer than one step takes (train.questions_per_step = "
             f"{recipe.train.questions_per_step})"
         )
-    for path in recipe.data.validation_files:
-        check_file(path, mode, reward)
+    for path in recipe.data.validation_sources:
+        check_file(path, dialect, reward)
 
 
 def check_search(recipe: VerlRecipe) -> None:
@@ -127,3 +128,13 @@ def check_search(recipe: VerlRecipe) -> None:
             f"the retriever at '{settings.address}' does not answer: {found.error}. Start it "
             "(parallelsearch serve search --search bm25:DIR --host 0.0.0.0), or correct search.address"
         )
+
+
+CHECKS: tuple[Callable[[VerlRecipe], None], ...] = (
+    ready.check_model,
+    check_data,
+    check_search,
+    ready.check_attention,
+    ready.check_gpus,
+)
+"""What must be ready when a run starts, in order; a dry run only says what is not."""

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from parallelsearch.dialect import Tool
 from parallelsearch.errors import UsageError
-from parallelsearch.policy.base import Finish, Generation, OnText, Sampling
+from parallelsearch.policy.base import Finish, Generation, OnCall, OnText, Sampling
 from parallelsearch.policy.encoding import EncodingPolicy, Template
 from parallelsearch.policy.openai_wire import first_stop_end
 from parallelsearch.trajectory import Segment
@@ -81,12 +82,12 @@ class ServerPolicy(EncodingPolicy):
         finally:
             del self._calls[request_id]
 
-    def prompt(self, text: str, question: str) -> Segment:
+    def prompt(self, text: str, question: str, tools: Sequence[Tool] = ()) -> Segment:
         found = self._prompts.get(text)
         if found is None:
             if len(self._prompts) >= MAX_PROMPTS:
                 self._prompts.clear()
-            found = self._prompts[text] = super().prompt(text, question)
+            found = self._prompts[text] = super().prompt(text, question, tools)
         return Segment(found.author, found.text, found.token_ids)
 
     async def generate(
@@ -98,6 +99,8 @@ class ServerPolicy(EncodingPolicy):
         sampling: Sampling,
         session: str,
         on_text: OnText | None = None,
+        tools: Sequence[Tool] = (),
+        on_call: OnCall | None = None,
     ) -> Generation:
         calls = self._calls[session]
         params = {

@@ -13,17 +13,21 @@ import socket
 import threading
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from parallelsearch import rewards
-from parallelsearch.answers import exact_match
 from parallelsearch.errors import UsageError
+from parallelsearch.files import to_json
 from parallelsearch.rewards import Weights
+from parallelsearch.training.recipe import RewardSettings
 from parallelsearch.training.verl.rows import targets_of
 from parallelsearch.trajectory import Trajectory, trajectory_from_dict
 
-_DEFAULTS = Weights()
+_REWARD = RewardSettings()
+_LOGGED = ("is_split", "num_llm_calls", "num_searches", "num_subqueries", "num_failed_queries")
+"""What a trajectory did, beside its reward."""
 _lock = threading.Lock()
 _num_logged: dict[str, int] = defaultdict(int)
 
@@ -41,7 +45,7 @@ def record_of(trajectory: Trajectory) -> str:
     for turn in record["turns"]:
         for query in turn["queries"]:
             query["hits"] = [{**hit, "text": ""} for hit in query["hits"]]
-    return json.dumps(record, ensure_ascii=False)
+    return to_json(record)
 
 
 def compute_score(
@@ -50,16 +54,13 @@ def compute_score(
     ground_truth: Any,
     extra_info: Mapping[str, Any] | None = None,
     *,
-    preset: str = "gated",
-    decomposition: float = _DEFAULTS.decomposition,
-    alpha: float = _DEFAULTS.alpha,
-    search_count: float = _DEFAULTS.search_count,
-    format: float = _DEFAULTS.format,
+    preset: str = _REWARD.preset,
     log_folder: str | None = None,
     log_trajectories_every: int = 0,
-    **_: Any,
+    **settings: Any,
 ) -> dict[str, float]:
-    """The total as `score`, its components, and what the trajectory did. The keywords are the recipe's `[reward]`."""
+    """The total as `score`, its components, and what the trajectory did. The keywords are the recipe's `[reward]`; others
+    that verl adds mean nothing here."""
     info = extra_info or {}
     record = info.get("trajectory")
     if record is None:
@@ -69,21 +70,14 @@ def compute_score(
         )
     trajectory = trajectory_from_dict(json.loads(record), "<agent loop>")
     trajectory.golden_answers = targets_of(ground_truth)
-    reward = rewards.reward(trajectory, preset, Weights(decomposition, alpha, search_count, format))
+    weights = Weights(**{field.name: settings[field.name] for field in fields(Weights) if field.name in settings})
+    reward = rewards.reward(trajectory, preset, weights)
     trajectory.rewards = reward.to_dict()
-    queries = [query for turn in trajectory.turns for query in turn.queries]
     scores = {
         "score": reward.total,
-        "acc": float(exact_match(trajectory.answer, trajectory.golden_answers)),
-        "outcome": reward.outcome,
-        "decomposition": reward.decomposition,
-        "search_count": reward.search_count,
-        "format": reward.format,
-        "is_split": float(trajectory.is_split),
-        "num_llm_calls": float(trajectory.num_llm_calls),
-        "num_searches": float(trajectory.num_searches),
-        "num_subqueries": float(trajectory.num_subqueries),
-        "num_failed_queries": float(sum(query.error is not None for query in queries)),
+        "acc": float(trajectory.is_right),
+        **{name: getattr(reward, name) for name in rewards.COMPONENTS},
+        **{name: float(getattr(trajectory, name)) for name in _LOGGED},
     }
     if log_folder:
         _log(Path(log_folder), trajectory, scores, str(info.get("split", "")), log_trajectories_every)
@@ -105,7 +99,7 @@ def _log(folder: Path, trajectory: Trajectory, scores: Mapping[str, float], spli
     with _lock:
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / f"scores-{who}.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write(to_json(line) + "\n")
         if every and _num_logged[str(folder)] % every == 0:
             with open(folder / f"trajectories-{who}.jsonl", "a", encoding="utf-8") as file:
                 file.write(trajectory.to_json() + "\n")

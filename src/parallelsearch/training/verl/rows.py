@@ -8,17 +8,19 @@ itself, so that rows of merged files never share one, as row numbers would.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from parallelsearch import grammar
+from parallelsearch.dialects import open_dialect
 from parallelsearch.errors import DataError, UsageError, require
-from parallelsearch.grammar import PromptMode
+from parallelsearch.files import ParquetRecords, to_json, whole_file
 from parallelsearch.training.collect import check_questions
 from parallelsearch.training.recipe import RewardSettings
-from parallelsearch.trajectory import Question
+from parallelsearch.trajectory import Question, QuestionPart
 
 _NEEDED = {
     "data_source": (),
@@ -30,11 +32,11 @@ HOW_TO = "write it with: parallelsearch data verl QUESTIONS --out FOLDER"
 _ROW_GROUP = 10_000
 
 
-def row_of_question(question: Question, split: str, mode: PromptMode = "parallel") -> dict[str, Any]:
+def row_of_question(question: Question, split: str, dialect: str | None = None) -> dict[str, Any]:
     """One row. `split` says what it is for: train or validation."""
     return {
         "data_source": question.dataset or "own",
-        "prompt": [{"role": "user", "content": grammar.prompt_text(question.question, mode)}],
+        "prompt": [{"role": "user", "content": open_dialect(dialect).prompt(question.question)}],
         "ability": "search",
         "reward_model": {"style": "rule", "ground_truth": {"target": list(question.golden_answers)}},
         "extra_info": {
@@ -44,8 +46,27 @@ def row_of_question(question: Question, split: str, mode: PromptMode = "parallel
             "split": split,
             "type": question.type,
             "kind": question.kind,
+            **{name: _json_or_none(plain) for name, plain in _labels_of(question).items()},
         },
     }
+
+
+def _labels_of(question: Question) -> dict[str, Any]:
+    """What rewards look at beside answer and kind. As JSON: Parquet would give every row the keys of every other."""
+    parts = [asdict(part) for part in question.parts or ()]
+    return {
+        "supporting_titles": question.supporting_titles,
+        "gold_passage_ids": question.gold_passage_ids,
+        "parts": parts,
+    }
+
+
+def _json_or_none(value: Any) -> str | None:
+    return to_json(value) if value else None
+
+
+def _from_json(text: Any) -> Any:
+    return json.loads(text) if isinstance(text, str) and text else None
 
 
 def index_of(question: Question) -> int:
@@ -66,6 +87,9 @@ def question_of_row(row: Mapping[str, Any]) -> Question:
         dataset=row.get("data_source"),
         type=info.get("type"),
         kind=info.get("kind"),
+        supporting_titles=_from_json(info.get("supporting_titles")),
+        gold_passage_ids=_from_json(info.get("gold_passage_ids")),
+        parts=None if (parts := _from_json(info.get("parts"))) is None else [QuestionPart(**part) for part in parts],
     )
 
 
@@ -80,23 +104,18 @@ def targets_of(ground_truth: Any) -> list[str]:
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def write_rows(path: str | os.PathLike[str], questions: Iterable[Question], split: str, mode: PromptMode) -> int:
+def write_rows(path: str | os.PathLike[str], questions: Iterable[Question], split: str, dialect: str | None) -> int:
     """Write a Parquet file, whole or not at all; returns how many rows."""
     arrow, parquet = require("pyarrow", "files"), require("pyarrow.parquet", "files")
     schema = _schema(arrow)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = target.with_name(f".{target.name}.writing")
     count = 0
-    try:
-        with parquet.ParquetWriter(scratch, schema) as writer:
-            for group in _groups(questions):
-                rows = [row_of_question(question, split, mode) for question in group]
-                writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
-                count += len(rows)
-        os.replace(scratch, target)
-    finally:
-        scratch.unlink(missing_ok=True)
+    with whole_file(target) as draft, parquet.ParquetWriter(draft, schema) as writer:
+        for group in _groups(questions):
+            rows = [row_of_question(question, split, dialect) for question in group]
+            writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
+            count += len(rows)
     return count
 
 
@@ -104,7 +123,7 @@ def _schema(arrow: Any) -> Any:
     text = arrow.string()
     message = arrow.struct({"role": text, "content": text})
     truth = arrow.struct({"target": arrow.list_(text)})
-    names = ("id", "question", "split", "type", "kind")
+    names = ("id", "question", "split", "type", "kind", "supporting_titles", "gold_passage_ids", "parts")
     info = arrow.struct({"index": arrow.int64(), **dict.fromkeys(names, text)})
     return arrow.schema(
         {
@@ -128,21 +147,16 @@ def _groups(questions: Iterable[Question]) -> Iterator[list[Question]]:
         yield group
 
 
-def check_file(path: str | os.PathLike[str], mode: PromptMode, reward: RewardSettings) -> int:
+def check_file(path: str | os.PathLike[str], dialect: str | None, reward: RewardSettings) -> int:
     """Refuse, before a GPU is taken, a file verl or the agent loop would stumble over; returns how many rows it has."""
-    parquet = require("pyarrow.parquet", "files")
     name = os.fspath(path)
     if not Path(path).is_file():
         raise UsageError(f"there is no file '{name}'; {HOW_TO}")
-    try:
-        with parquet.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            _check_columns(name, {field.name: field.type for field in schema})
-            for batch in file.iter_batches(batch_size=_ROW_GROUP):
-                _check_batch(name, batch.to_pylist(), mode, reward)
-            return int(file.metadata.num_rows)
-    except (OSError, ValueError) as error:  # what pyarrow raises for a file that is not what its name says
-        raise DataError(name, None, f"is not readable as Parquet ({error}); {HOW_TO}") from error
+    file = ParquetRecords(path)
+    _check_columns(name, {field.name: field.type for field in file.schema})
+    for batch in file.batches():
+        _check_batch(name, batch, dialect, reward)
+    return file.num_rows
 
 
 def _check_columns(name: str, types: Mapping[str, Any]) -> None:
@@ -156,16 +170,17 @@ def _check_columns(name: str, types: Mapping[str, Any]) -> None:
                 raise DataError(name, None, f"is missing; {HOW_TO}", f"{column}.{key}")
 
 
-def _check_batch(name: str, rows: Sequence[Mapping[str, Any]], mode: PromptMode, reward: RewardSettings) -> None:
+def _check_batch(name: str, rows: Sequence[Mapping[str, Any]], dialect: str | None, reward: RewardSettings) -> None:
     questions = [question_of_row(row) for row in rows]
+    talk = open_dialect(dialect)
     for number, (row, question) in enumerate(zip(rows, questions, strict=True), start=1):
         content = row["prompt"][0]["content"] if row["prompt"] else None
-        if content != grammar.prompt_text(question.question, mode):
+        if content != talk.prompt(question.question):
             raise DataError(
                 name,
                 number,
-                f"is not the prompt that rollout.mode = '{mode}' asks with, so verl would count other tokens than are "
-                f"sent; {HOW_TO} --mode {mode}",
+                f"is not the prompt that rollout.dialect = '{talk.name}' asks with, so verl would count other tokens than "
+                f"are sent; {HOW_TO} --dialect {talk.name}",
                 "prompt",
             )
     check_questions(questions, reward, name)

@@ -69,8 +69,9 @@ function bar(kind, from, to) {
 }
 
 function rewardTable(rewards) {
-  const names = ["outcome", "decomposition", "search_count", "format", "total"].filter((name) => typeof rewards[name] === "number");
-  for (const name of Object.keys(rewards)) if (!names.includes(name) && typeof rewards[name] === "number") names.push(name);
+  // The components as the record has them, their sum last.
+  const names = Object.keys(rewards).filter((name) => typeof rewards[name] === "number");
+  names.sort((one, other) => (one === "total") - (other === "total"));
   const low = Math.min(0, ...names.map((name) => rewards[name]));
   const high = Math.max(0.001, ...names.map((name) => rewards[name]));
   const at = (value) => (value - low) / (high - low);
@@ -101,7 +102,12 @@ function waterfall(record, scaleS) {
   return root;
 }
 
-function queryCard(query, goldTitles, number) {
+// Where a hit stood before the model: "shown as [2]", "shown as [2], cut", or nothing where it was only referred to again.
+function shownAs(shown) {
+  return shown ? ` shown as [${shown.number}]${shown.is_cut ? ", cut" : ""}` : "";
+}
+
+function queryCard(query, goldTitles, number, shown) {
   const state = query.error ? `failed: ${query.error}` : `${counted(query.hits.length, "hit", "hits")}, ${seconds(Math.max(0, query.end_s - query.start_s))}${query.cached ? ", from the cache" : ""}`;
   const card = element("div", query.error ? "query failed" : "query", element("h4", "", query.text), element("p", "soft", state));
   card.setAttribute("role", "group");
@@ -110,6 +116,7 @@ function queryCard(query, goldTitles, number) {
   for (const hit of query.hits) {
     const title = element("summary", "", `${hit.rank ?? ""}. ${hit.title || hit.id || "(no title)"} `);
     if (typeof hit.score === "number") title.append(element("span", "soft", figure(hit.score)));
+    title.append(element("span", "soft", shownAs(shown.get(hit.id))));
     if (goldTitles.has(hit.title)) title.append(element("span", "gold", " gold"));
     const body = element("details", "", title, element("p", "", hit.text));
     if (hit.url) body.append(safeLink(hit.url, hit.url));
@@ -160,7 +167,10 @@ function legend(record) {
 
 function queryGrid(turn, goldTitles) {
   const grid = element("div", "queries");
-  turn.queries.forEach((query, number) => grid.append(queryCard(query, goldTitles, number + 1)));
+  turn.queries.forEach((query, number) => {
+    const shown = new Map((turn.shown || []).filter((one) => one.query === number).map((one) => [one.id, one]));
+    grid.append(queryCard(query, goldTitles, number + 1, shown));
+  });
   return grid;
 }
 

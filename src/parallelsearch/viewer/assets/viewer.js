@@ -319,6 +319,11 @@ byId("token-form").addEventListener("submit", (event) => {
 });
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target.matches("input, select, textarea");
+  const isWriting = event.target.matches("input:not([type=checkbox], [type=radio]), textarea");
+  if ((event.key === "j" || event.key === "k") && !isWriting && !event.defaultPrevented) {
+    list.key(event); // wherever the focus is: after a run was chosen, or in the open entry
+    return;
+  }
   if (event.key === "/" && !isTyping) {
     event.preventDefault();
     byId("filters").open = true;

@@ -1,0 +1,110 @@
+"""`ask`: one question to an agent, told live at a terminal and shown when it is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parallelsearch.cli.options import (
+    AUTO,
+    AnswerWithOption,
+    DialectOption,
+    ForceAnswerOption,
+    JsonOption,
+    KOption,
+    MaxCostOption,
+    MaxObservationTokensOption,
+    MaxTokensOption,
+    MaxTokensPerTurnOption,
+    MaxTurnsOption,
+    PolicyOption,
+    PricesOption,
+    SearchOption,
+    SeedOption,
+    TokensPerSubqueryOption,
+    chosen,
+    console,
+    given,
+    prices_of,
+    say,
+)
+from parallelsearch.errors import ParallelSearchError, UsageError
+
+NO_ANSWER = 3
+"""The exit status of a question that has no answer, also where an answer was taken back."""
+
+
+def ask(
+    question: Annotated[str, typer.Argument(help="What you want to know.")],
+    policy: PolicyOption = AUTO,
+    search: SearchOption = "demo",
+    k: KOption = 3,
+    dialect: DialectOption = None,
+    max_turns: MaxTurnsOption = None,
+    max_tokens_per_turn: MaxTokensPerTurnOption = None,
+    max_observation_tokens: MaxObservationTokensOption = None,
+    tokens_per_subquery: TokensPerSubqueryOption = None,
+    max_tokens: MaxTokensOption = None,
+    timeout_s: Annotated[float | None, typer.Option(help="Seconds until the best answer so far is given.")] = None,
+    answer_with: AnswerWithOption = None,
+    force_answer: ForceAnswerOption = False,
+    prices: PricesOption = None,
+    max_cost: MaxCostOption = None,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    seed: SeedOption = 0,
+    record: Annotated[Path | None, typer.Option(help="Record the searches to this file, for replay:FILE.")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Keep search results in this SQLite file.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask a question and watch it split, searched and answered.
+
+    Exit status: 0 with an answer, 3 without one.
+
+    Example: parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?"
+    """
+    from parallelsearch.addresses import open_search
+    from parallelsearch.agent import Agent
+    from parallelsearch.cli.terminal import LiveNarrator, trajectory_view
+    from parallelsearch.limits import Limits
+    from parallelsearch.policy.base import Sampling
+
+    if not question.strip():
+        raise UsageError('the question is empty; type one, for example: parallelsearch ask "Who wrote Emma?"')
+    limits = Limits(
+        prices=prices_of(prices),
+        **given(
+            max_turns=max_turns,
+            max_tokens_per_turn=max_tokens_per_turn,
+            max_observation_tokens=max_observation_tokens,
+            tokens_per_subquery=tokens_per_subquery,
+            max_tokens=max_tokens,
+            timeout_s=timeout_s,
+            max_cost=max_cost,
+        ),
+    )
+    found = open_search(
+        search, k=k, record=None if record is None else str(record), cache=None if cache is None else str(cache)
+    )
+    sampling = Sampling(temperature=temperature, seed=seed)
+    agent = Agent(
+        chosen(policy),
+        found,
+        limits=limits,
+        sampling=sampling,
+        dialect=dialect,
+        abstain=not force_answer,
+        answer_with=answer_with,
+    )
+    screen, live = console(), console(stderr=True)
+    with agent, LiveNarrator(live) as narrator:
+        trajectory = agent.ask(question, on_event=narrator if live.is_terminal and not as_json else None)
+    if as_json:
+        say(trajectory.to_json())
+    else:
+        screen.print(trajectory_view(trajectory, screen.width))
+    if trajectory.stop == "error":
+        raise ParallelSearchError(trajectory.error or "the policy failed")
+    if trajectory.answer is None:
+        raise typer.Exit(NO_ANSWER)

@@ -1,0 +1,308 @@
+"""`eval` and `compare`: a set of questions run and measured, and runs set side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from parallelsearch.cli.options import (
+    AUTO,
+    DialectOption,
+    JsonOption,
+    KOption,
+    MaxCostOption,
+    MaxObservationTokensOption,
+    MaxTokensOption,
+    MaxTokensPerTurnOption,
+    MaxTurnsOption,
+    PolicyOption,
+    PricesOption,
+    SearchOption,
+    SeedOption,
+    TokensPerSubqueryOption,
+    chosen,
+    console,
+    given,
+    prices_of,
+    progress,
+    say,
+)
+
+
+def evaluate_command(
+    data: Annotated[
+        str, typer.Option("--data", metavar="NAME_OR_FILE", help="A set by name, or a question file.")
+    ] = "demo",
+    policy: PolicyOption = AUTO,
+    search: SearchOption = "demo",
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The run's folder; a killed run goes on.")] = Path(
+        "run"
+    ),
+    k: KOption = 3,
+    dialect: DialectOption = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="A prompt of one's own, with {question} in it.")] = None,
+    split: Annotated[str | None, typer.Option(help="Of a named set: train, dev or test.")] = None,
+    subset: Annotated[str | None, typer.Option(help="Of a named set: par, seq, mixed or single.")] = None,
+    open_sealed: Annotated[
+        bool,
+        typer.Option("--open-sealed", help="Open a split that is kept for a release's numbers; it is written down."),
+    ] = False,
+    limit: Annotated[int | None, typer.Option(help="Only so many questions of each set, drawn by --seed.")] = None,
+    prices: PricesOption = None,
+    max_cost: MaxCostOption = None,
+    answers: Annotated[
+        Path | None, typer.Option(help="Score this file (id and answer a line) instead of running.")
+    ] = None,
+    max_turns: MaxTurnsOption = None,
+    max_tokens_per_turn: MaxTokensPerTurnOption = None,
+    max_observation_tokens: MaxObservationTokensOption = None,
+    tokens_per_subquery: TokensPerSubqueryOption = None,
+    max_tokens: MaxTokensOption = None,
+    timeout_s: Annotated[float | None, typer.Option(help="Seconds for one question.")] = None,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    concurrency: Annotated[int, typer.Option(help="Questions under way at once.")] = 64,
+    retry_failures: Annotated[
+        bool, typer.Option("--retry-failures", help="Ask again what failed or was too late.")
+    ] = False,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate a policy on a set of questions, and report.
+
+    Trajectories, summary, report and a page of every trajectory go into one folder.
+
+    Example: parallelsearch eval --data demo --policy demo --search demo --out run
+    """
+    import asyncio
+
+    from parallelsearch.data import load_questions
+    from parallelsearch.evaluation import EvaluationSettings, evaluate, evaluate_answers
+    from parallelsearch.evaluation.report import REPORT_FILE, notes_of
+    from parallelsearch.limits import Limits
+    from parallelsearch.policy import Sampling
+
+    questions = load_questions(data, split=split, subset=subset, limit=limit, seed=seed, opens_sealed=open_sealed)
+    if answers is not None:
+        summary = evaluate_answers(questions, answers, out, seed=seed)
+    else:
+        settings = EvaluationSettings(
+            dialect=dialect,
+            prompt_template=None if prompt_file is None else _text_of(prompt_file),
+            limits=Limits(
+                prices=prices_of(prices) if max_cost is not None else None,
+                **given(
+                    max_turns=max_turns,
+                    max_tokens_per_turn=max_tokens_per_turn,
+                    max_observation_tokens=max_observation_tokens,
+                    tokens_per_subquery=tokens_per_subquery,
+                    max_tokens=max_tokens,
+                    timeout_s=timeout_s,
+                    max_cost=max_cost,
+                ),
+            ),
+            sampling=Sampling(temperature=temperature, seed=seed),
+            seed=seed,
+            concurrency=concurrency,
+            prices=prices_of(prices),
+            retry_failures=retry_failures,
+        )
+        address = chosen(policy)
+        with progress("questions", show=not as_json) as update:
+            summary = asyncio.run(
+                evaluate(
+                    questions,
+                    address,
+                    search,
+                    out,
+                    settings,
+                    lambda at: update(at.num_done, at.num_total, f"EM {at.em:.3f}, {at.num_failed} failed"),
+                    k=k,
+                )
+            )
+    if as_json:
+        say(json.dumps(summary, ensure_ascii=False))
+        return
+    _print_summary(summary["subsets"])
+    for note in notes_of(summary):
+        say(f"note: {note}", err=True)
+    say(f"report: {out / REPORT_FILE}")
+
+
+def _text_of(path: Path) -> str:
+    from parallelsearch.errors import UsageError
+
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read the prompt in '{path}': {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the prompt in '{path}' is not UTF-8 ({error.reason})") from error
+
+
+def _print_summary(subsets: dict[str, dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table("subset", "n", "EM", "95%", "F1", "calls", "searches", "split", "failures", padding=(0, 0, 0, 1))
+    table.columns[0].overflow = "fold"
+    for name, row in subsets.items():
+        low, high = row["ci95"]["em"]
+        figures = (row["num_llm_calls"], row["num_searches"], row["split_ratio"])
+        table.add_row(
+            name, str(row["n"]), f"{row['em']:.3f}", f"{low:.3f} to {high:.3f}", f"{row['f1']:.3f}",
+            *(f"{value:.2f}" for value in figures), str(row["failures"]),
+        )  # fmt: skip
+    console().print(table)
+
+
+def budget_command(
+    arms: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN | POLICY]...", help="Folders written by eval, or policies to run."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="NAME_OR_FILE", help="The questions; run folders have their own.")
+    ] = None,
+    search: SearchOption = "demo",
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")] = Path("budget"),
+    k: KOption = 3,
+    split: Annotated[str | None, typer.Option(help="Of a named set: train, dev or test.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only so many questions of each set, drawn by --seed.")] = None,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare retrieval for equal numbers of passages and rounds.
+
+    The whole question as one query is the first arm, the parts as labelled the second; both need no model.
+
+    Example: parallelsearch budget run --search demo
+    """
+    import asyncio
+
+    from parallelsearch.data import load_questions
+    from parallelsearch.evaluation.budget import Cell, budget_table
+    from parallelsearch.evaluation.report import BUDGET_FILE
+    from parallelsearch.evaluation.run import EvaluationSettings
+    from parallelsearch.evaluation.whole import spend_budgets
+
+    questions = None if data is None else load_questions(data, split=split, limit=limit, seed=seed)
+    with progress("questions", show=not as_json) as update:
+        page = asyncio.run(
+            spend_budgets(
+                arms or [],
+                search,
+                out,
+                questions=questions,
+                settings=EvaluationSettings(seed=seed),
+                on_progress=lambda at: update(at.num_done, at.num_total, ""),
+                k=k,
+            )
+        )
+    found = json.loads((out / BUDGET_FILE).read_text(encoding="utf-8"))["cells"]
+    if as_json:
+        say(json.dumps(found))
+        return
+    table = budget_table([Cell(**cell) for cell in found], is_short=True)
+    _print_table(table.head, table.rows, num_keys=4)
+    say("each cell: questions with all gold / gold recall; the intervals are in the report")
+    say(f"report: {page}")
+
+
+_NEXT_GROUP = "--"
+
+
+class GroupedCommand(TyperCommand):
+    """Lets `--` part groups of arguments. Click would take it for the end of the options and swallow it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [f"\x1f{arg}" if arg == _NEXT_GROUP else arg for arg in args])
+
+
+def compare_command(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Folders written by eval; the first is compared against. Seeds in groups: a1 a2 -- c1 c2."),
+    ],
+    allow: Annotated[list[str] | None, typer.Option(help="A part of the set-up that may differ; repeatable.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Also write a page and Markdown there.")
+    ] = None,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Set runs, or groups of seeds, side by side.
+
+    Example: parallelsearch compare run run
+
+    Example: parallelsearch compare run -- run
+    """
+    from parallelsearch.evaluation.comparison import compare, compare_groups
+    from parallelsearch.evaluation.report import write_comparison, write_group_comparison
+    from parallelsearch.evaluation.tables import View, group_table, metric_table, paired_table
+
+    groups: list[list[Path]] = [[]]
+    for run in runs:
+        if str(run) == f"\x1f{_NEXT_GROUP}":
+            groups.append([])
+        else:
+            groups[-1].append(run)
+    if len(groups) > 1:
+        seeds = compare_groups(groups, allow=allow or (), seed=seed)
+        if out is not None:
+            write_group_comparison(seeds, out)
+        found_json, tables, warnings = seeds.to_dict(), [(group_table(seeds), 3)], seeds.warnings
+    else:
+        found = compare(runs, allow=allow or (), seed=seed)
+        if out is not None:
+            write_comparison(found, out)
+        views = [View(run.name, run.manifest, run.subsets, ()) for run in found.runs]
+        tables = [(metric_table(views), 2 if len(views) > 1 else 1), (paired_table(found), 3)]
+        found_json, warnings = found.to_dict(), found.warnings
+    if as_json:
+        say(json.dumps(found_json, ensure_ascii=False))
+        return
+    for table, num_keys in tables:
+        _print_table(table.head, table.rows, num_keys)
+    for warning in warnings:
+        say(f"note: {warning}", err=True)
+
+
+def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]], num_keys: int) -> None:
+    """A table that is never cut: columns for which the terminal has no room follow in a table of their own, beside the
+    first `num_keys` again, which say what a row is of. One of these that is the same in all rows is then said once."""
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    screen = console()
+    width = max(40, screen.width)
+    frame = 2  # a column's own line and space
+    widths = [max(map(cell_len, [*title.split(), *(row[at] for row in rows)])) for at, title in enumerate(head)]
+    keys = list(range(num_keys))
+    if sum(widths) + frame * len(widths) >= width:
+        for at in [at for at in keys if len({row[at] for row in rows}) == 1]:
+            keys.remove(at)
+            screen.print(Text(f"{head[at]}: {rows[0][at]}"))
+    while sum(widths[at] + frame for at in keys) > width // 2:
+        widths[max(keys, key=lambda at: widths[at])] -= 1
+    room = width - 1 - sum(widths[at] + frame for at in keys)
+    parts: list[list[int]] = []
+    left = 0
+    for at in range(num_keys, len(head)):
+        widths[at] = min(widths[at], room - frame)
+        if widths[at] + frame > left:
+            parts.append([])
+            left = room
+        parts[-1].append(at)
+        left -= widths[at] + frame
+    for part in parts:
+        table = Table(padding=(0, 0, 0, 1))
+        for at in (*keys, *part):
+            table.add_column(head[at], overflow="fold", width=widths[at])
+        for row in rows:
+            table.add_row(*(Text(row[at]) for at in (*keys, *part)))
+        screen.print(table)

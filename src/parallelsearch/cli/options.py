@@ -1,0 +1,200 @@
+"""Options that mean the same in every command, and the progress bar they share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from parallelsearch.untrusted import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from parallelsearch.limits import Prices
+
+PolicyOption = Annotated[
+    str,
+    typer.Option(
+        "--policy", metavar="ADDRESS", help="Who answers; 'auto', 'demo', gguf:..., hf:..., openai:..., anthropic:..."
+    ),
+]
+SearchOption = Annotated[
+    str, typer.Option("--search", metavar="ADDRESS", help="Where to look; 'demo', bm25:DIR, http://...")
+]
+DialectOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dialect",
+        metavar="NAME",
+        help="How the model talks: parallel, sequential, search-r1, rag, ... Default: what it was trained on.",
+    ),
+]
+PricesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prices",
+        metavar="READ,WRITTEN,SEARCHED",
+        help="What a million tokens read, a million written and a thousand queries cost: gives the cost of a question.",
+    ),
+]
+MaxCostOption = Annotated[
+    float | None, typer.Option("--max-cost", help="What one question may cost, by --prices; the last call must answer.")
+]
+AnswerWithOption = Annotated[
+    str | None,
+    typer.Option(
+        "--answer-with",
+        metavar="ADDRESS",
+        help="Another model that reads what the policy found and answers: hf:..., openai:..., anthropic:...",
+    ),
+]
+ForceAnswerOption = Annotated[
+    bool,
+    typer.Option("--force-answer", help="Give the answer also where nothing that was found holds it; default: say so."),
+]
+MaxTurnsOption = Annotated[int | None, typer.Option("--max-turns", help="Turns that may search; one more must answer.")]
+MaxTokensPerTurnOption = Annotated[
+    int | None, typer.Option("--max-tokens-per-turn", help="Tokens the model may write in a turn.")
+]
+MaxObservationTokensOption = Annotated[
+    int | None, typer.Option("--max-observation-tokens", help="Tokens of results in a round.")
+]
+TokensPerSubqueryOption = Annotated[
+    int | None,
+    typer.Option("--tokens-per-subquery", help="The same for each sub-query of a wide round, where that is more."),
+]
+MaxTokensOption = Annotated[int | None, typer.Option("--max-tokens", help="Prompt, turns and results together.")]
+KOption = Annotated[int, typer.Option("--k", help="Hits for each sub-query.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything that draws at random.")]
+HostOption = Annotated[str, typer.Option("--host", help="Where to listen; the default is this machine alone.")]
+AllowedHostOption = Annotated[
+    list[str] | None,
+    typer.Option("--allowed-host", metavar="NAME", help="A name the server goes by, behind a proxy; may be repeated."),
+]
+PortOption = Annotated[int, typer.Option("--port", help="0 takes any free port.")]
+
+
+AUTO = "auto"
+"""`addresses.DEFAULT_POLICY`, which a test holds to it: to import that here would slow `--help` down."""
+
+
+def chosen(policy: str) -> str:
+    """The address to open; what `auto` takes is told on standard error."""
+    if policy != AUTO:
+        return policy
+    from parallelsearch.policy.auto import choose
+
+    choice = choose()
+    say(str(choice), err=True)
+    return choice.address
+
+
+# Limits and weights have their defaults in `limits.Limits` and `rewards.Weights`; to import these here would double the time
+# that `--help` takes. An option that was not typed is None, and `given` leaves it to them.
+
+
+def given(**options: float | None) -> dict[str, Any]:
+    """The options that were typed."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def prices_of(text: str | None) -> Prices | None:
+    """Prices as they are typed."""
+    from parallelsearch.errors import UsageError
+    from parallelsearch.limits import Prices
+
+    if text is None:
+        return None
+    try:
+        read, written, searched = map(float, text.split(","))
+    except ValueError:
+        raise UsageError(f"--prices takes three numbers with commas, such as 0.15,0.6,1, not '{text}'") from None
+    return Prices(read, written, searched)
+
+
+# Everything the commands print goes through these two, because much of it is from outside: error bodies, records, answers.
+
+
+def say(text: str, err: bool = False) -> None:
+    """Print a line, or JSON, with nothing in it that a terminal would obey."""
+    typer.echo(printable(text), err=err)
+
+
+def console(stderr: bool = False) -> Console:
+    """For tables and colour: what it writes to the terminal is its own commands and printable text."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class SafeConsole(Console):
+        def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
+            for text, style, control in super().render(*arguments, **options):
+                yield Segment(text if control else printable(text), style, control)
+
+    return SafeConsole(stderr=stderr, highlight=False)
+
+
+Update = Callable[[int, int | None, str], None]
+"""How many are done, of how many if that is known, and what else there is to say."""
+SECONDS_BETWEEN_LINES = 30.0
+MIN_SHARE_TO_JUDGE = 0.05
+"""Of what there was to do, this much must be done before the time left is worth saying."""
+
+
+@contextmanager
+def progress(what: str, show: bool = True) -> Iterator[Update]:
+    """Long work on standard error: a bar on a terminal; elsewhere, as in a log file, a line every half minute."""
+    where = console(stderr=True)
+    if not show:
+        yield lambda done, total, detail: None
+    elif where.is_terminal:
+        yield from _bar(what, where)
+    else:
+        yield lines(what, lambda line: say(line, err=True))
+
+
+def _bar(what: str, where: Console) -> Iterator[Update]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[detail]}"))
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=where, transient=True) as bar:
+        task = bar.add_task(what, total=None, detail="")
+        yield lambda done, total, detail: bar.update(task, completed=done, total=total, detail=detail)
+
+
+def lines(what: str, say: Callable[[str], None], now: Callable[[], float] = time.monotonic) -> Update:
+    """Progress as lines of text, so few that they can be kept. The time left is that of what is done since the start: a run
+    that goes on begins with what it had."""
+    start = last = now()
+    had: int | None = None
+
+    def update(done: int, total: int | None, detail: str) -> None:
+        nonlocal last, had
+        had = done if had is None else had
+        at = now()
+        if at - last < SECONDS_BETWEEN_LINES:
+            return
+        last = at
+        parts = [f"{done:,} of {total:,}" if total is not None else f"{done:,}", detail, f"after {_clock(at - start)}"]
+        if total is not None and done - had >= max(1, MIN_SHARE_TO_JUDGE * (total - had)):
+            parts.append(f"about {_clock((at - start) * (total - done) / (done - had))} left")
+        say(f"{what}: {', '.join(part for part in parts if part)}")
+
+    return update
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,149 @@
+"""`serve search` and `serve agent`: options to settings, then the server runs until it is told to stop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from parallelsearch.cli.options import (
+    AUTO,
+    AllowedHostOption,
+    AnswerWithOption,
+    DialectOption,
+    ForceAnswerOption,
+    HostOption,
+    KOption,
+    MaxObservationTokensOption,
+    MaxTokensOption,
+    MaxTokensPerTurnOption,
+    MaxTurnsOption,
+    PolicyOption,
+    PortOption,
+    SearchOption,
+    chosen,
+    given,
+)
+from parallelsearch.errors import UsageError
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Serve search, or the whole agent, over HTTP.")
+
+
+@app.command("search")
+def serve_search(
+    search: SearchOption = "demo",
+    k: KOption = 3,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    allowed_host: AllowedHostOption = None,
+    mcp: Annotated[str | None, typer.Option(help="Offer MCP tools instead: 'stdio' or 'http'.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="POLICY", help="Take whole questions, which this policy splits; one list for all parts."),
+    ] = None,
+    max_queries: Annotated[int, typer.Option(help="Queries in one request.")] = 4096,
+    max_k: Annotated[int, typer.Option(help="Hits a client may ask for.")] = 100,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that search an index; 0: only this one.")] = 0,
+    log_queries: Annotated[bool, typer.Option("--log-queries", help="Write query texts to the log.")] = False,
+    cache: Annotated[str | None, typer.Option(help="Keep search results in this SQLite file.")] = None,
+    record: Annotated[str | None, typer.Option(help="Record the searches to this file, for replay:FILE.")] = None,
+) -> None:
+    """Serve search over HTTP, or as MCP tools.
+
+    The route is POST /retrieve, as Search-R1's clients speak it. With --split a query is a whole question, and its hits are
+    passages for all its parts; as MCP tools it is one more tool, 'retrieve'. If PARALLELSEARCH_TOKEN is set, every client
+    must send that token.
+
+    Example: parallelsearch serve search --search bm25:my-index --port 8000
+    """
+    import asyncio
+
+    from parallelsearch.addresses import open_search
+    from parallelsearch.server.limits import ServerSettings
+
+    if mcp not in (None, "stdio", "http"):
+        raise UsageError(f"--mcp is 'stdio' or 'http', not '{mcp}'")
+    settings = ServerSettings(
+        host=host,
+        port=port,
+        max_queries=max_queries,
+        max_k=max_k,
+        logs_queries=log_queries,
+        allowed_hosts=tuple(allowed_host or ()),
+    )
+    found = open_search(search, k=k, cache=cache, record=record, workers=workers, split=split)
+    if mcp is None:
+        from parallelsearch.server.search_server import run_search_server
+
+        run_search_server(found, settings)
+    elif mcp == "http":
+        from parallelsearch.server.mcp_server import run_mcp_http
+
+        run_mcp_http(found, settings)
+    else:
+        from parallelsearch.server.mcp_server import run_mcp_stdio
+
+        asyncio.run(run_mcp_stdio(found, settings=settings))
+
+
+@app.command("agent")
+def serve_agent(
+    policy: PolicyOption = AUTO,
+    search: SearchOption = "demo",
+    dialect: DialectOption = None,
+    k: KOption = 3,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8080,
+    allowed_host: AllowedHostOption = None,
+    max_concurrent: Annotated[int, typer.Option(help="Questions under way at once; more get status 429.")] = 256,
+    max_turns: MaxTurnsOption = None,
+    max_tokens_per_turn: MaxTokensPerTurnOption = None,
+    max_observation_tokens: MaxObservationTokensOption = None,
+    max_tokens: MaxTokensOption = None,
+    timeout_s: Annotated[float | None, typer.Option(help="Seconds until the best answer so far is given.")] = None,
+    answer_with: AnswerWithOption = None,
+    force_answer: ForceAnswerOption = False,
+    latency_s: Annotated[
+        float, typer.Option(min=0, help="Make each search of the demo corpus take so much longer, to watch.")
+    ] = 0.0,
+    log_queries: Annotated[bool, typer.Option("--log-queries", help="Write query texts to the log.")] = False,
+) -> None:
+    """Serve the agent as an OpenAI-compatible API, with a page.
+
+    The page, to ask and watch, is at /. If PARALLELSEARCH_TOKEN is set, every client must send that token.
+
+    Example: parallelsearch serve agent --policy demo --search demo --port 8080
+    """
+    from parallelsearch.addresses import open_policy, open_search
+    from parallelsearch.data import demo
+    from parallelsearch.search import Search
+    from parallelsearch.server.agent_server import run_agent_server
+    from parallelsearch.server.answering import SERVING, AgentSettings
+
+    settings = AgentSettings(
+        host=host,
+        port=port,
+        max_concurrent=max_concurrent,
+        limits=replace(
+            SERVING,
+            **given(
+                max_turns=max_turns,
+                max_tokens_per_turn=max_tokens_per_turn,
+                max_observation_tokens=max_observation_tokens,
+                max_tokens=max_tokens,
+                timeout_s=timeout_s,
+            ),
+        ),
+        abstain=not force_answer,
+        dialect=dialect,
+        logs_queries=log_queries,
+        allowed_hosts=tuple(allowed_host or ()),
+    )
+    if latency_s and search != "demo":
+        raise UsageError(
+            "--latency-s slows the demo corpus down, so that one can watch; leave it out with another search"
+        )
+    found = Search(demo.retriever(latency_s), k=k) if latency_s else open_search(search, k=k)
+    reader = None if answer_with is None else open_policy(answer_with)
+    run_agent_server(open_policy(chosen(policy)), found, settings, reader=reader)

@@ -1,0 +1,317 @@
+"""What the pages of a corpus tell in a form that can be set side by side: years, nations, countries, numbers, makers.
+
+A *thing* is a page (`pages.py`) with the facts that two or eight pages of its kind can be asked for. Each fact has a value
+in the form answers have and the page's own words for it. A fact is only taken where the page tells it once and plainly: a
+film with two years, a village whose first sentence names two countries, a genus with two numbers have none. Rules for
+English encyclopedia text; what they are not sure of they leave out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from parallelsearch.answers import normalise
+from parallelsearch.coldstart.english.evidence import country, dates_in, sentences
+from parallelsearch.coldstart.english.from_pages.pages import BRACKETS, Fact, Page, read_pages
+from parallelsearch.coldstart.english.from_pages.works import Person, Work, read_person, read_works
+from parallelsearch.coldstart.english.questions import base_title
+from parallelsearch.coldstart.lesson import Seen
+from parallelsearch.data.alternatives import words_of
+from parallelsearch.retrieval.base import Passage
+
+Told = tuple[str, str]
+"""A value, and the page's words for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """A page, what it is in a word ("painter"), and what it tells by fact (the keys of `FACTS` in `wide.py`)."""
+
+    title: str
+    name: str
+    head: str
+    is_person: bool
+    told: Mapping[str, Told]
+    passage_ids: tuple[str, ...]
+    text: str = ""
+    maker: Person | None = None
+    """Of a work: who made it, by a biography of its own."""
+
+    @property
+    def names(self) -> list[str]:
+        """What a query may call it."""
+        return list(dict.fromkeys((self.name, self.title)))
+
+
+@dataclass(frozen=True, slots=True)
+class Things:
+    """Everything that questions of several parts are made from."""
+
+    all: tuple[Thing, ...]
+    makers: Mapping[str, Thing]
+    """By name: the biographies of those who made a work."""
+
+
+def read_things(
+    passages: Iterable[Passage],
+    forbidden: Collection[str] = (),
+    needed: Collection[str] = (),
+    works: Collection[Work] | None = None,
+) -> Things:
+    """The things of a corpus, in the order of their titles. As for `read_pages`, `needed` titles are left out, and so are
+    pages that a forbidden question names. `works` are those of `read_works`, if they are read already."""
+    kept = list(passages)
+    ids: dict[str, list[str]] = {}
+    for passage in kept:
+        ids.setdefault(passage.title, []).append(passage.id)
+    pages = read_pages(kept, forbidden, needed)
+    avoided = {normalise(title) for title in needed}
+    by_title = {
+        work.title: work
+        for work in (read_works(kept, forbidden) if works is None else works)
+        if not {normalise(work.title), normalise(work.maker.name)} & avoided
+    }
+    found: list[Thing] = []
+    for title in sorted(pages):
+        page = pages[title]
+        if not page.is_open or not _CALLED.fullmatch(page.name) or _JOINED.search(page.name):
+            continue
+        told = dict(_told(page))
+        work = by_title.get(title)
+        if work is not None:
+            told[_MADE_BY[work.noun]] = (work.maker.name, work.maker.name)
+        if told:
+            maker = work.maker if work is not None else None
+            first = ids[title][:1]  # the page's beginning: what is told stands there
+            found.append(Thing(title, page.name, _head(page), page.is_person, told, tuple(first), page.text, maker))
+    wanted = {thing.maker.name for thing in found if thing.maker is not None}
+    makers = {thing.name: thing for thing in found if thing.name in wanted and thing.title == thing.name}
+    return Things(tuple(found), makers)
+
+
+_CALLED = re.compile(r"[^\W\d_][\w.'’&-]*(?: [\w.'’&-]+){0,4}")
+_JOINED = re.compile(r"\b(?:and|or|nor)\b")
+"""A name with such a word cannot be told from two in a list."""
+_MADE_BY = {
+    "film": "director",
+    "album": "performer",
+    "song": "performer",
+    "novel": "author",
+    "book": "author",
+    **dict.fromkeys(
+        ("company", "record label", "magazine", "newspaper", "band", "theatre company", "organization", "organisation"),
+        "founder",
+    ),
+}
+
+
+def _head(page: Page) -> str:
+    return page.noun.split()[-1]
+
+
+def _told(page: Page) -> Iterator[tuple[str, Told]]:
+    if page.is_person:
+        yield from _of_a_person(page)
+        return
+    yield from _years(page)
+    head = _head(page)
+    if head in _PLACES:
+        where = _country(page)
+        if where is not None:
+            yield "country", where
+        people = _one(_POPULATION, page.text)
+        if people is not None:
+            yield "population", (people, people)
+    if head == "genus":
+        count = _one(_SPECIES, page.text)
+        if count is not None:
+            yield "species", (_DIGITS.get(count, count), count)
+    if head in ("genus", "species", "moth", "plant", "beetle", "fly", "spider", "snail", "butterfly", "fish"):
+        family = _one(_FAMILY, page.text)
+        if family is not None:
+            yield "family", (family, family)
+
+
+# ---- people ----------------------------------------------------------------------------------------------------------
+
+_BIRTHPLACE = re.compile(r"\bborn (?:on [\w ,]{6,20} )?in (?P<thing>[A-Z][a-zé]+(?: [A-Z][a-zé]+)?)(?=[,.;)]| and )")
+_MONTH_NAMES = words_of(
+    "January February March April May June July August September October November December Spring Summer Autumn Winter"
+)
+
+
+def _of_a_person(page: Page) -> Iterator[tuple[str, Told]]:
+    person = read_person(Passage("", page.title, page.text))
+    if person is None:
+        return
+    yield "born", (str(person.born[0]), _date_words(page.text, person.born[0]))
+    if person.died is not None:
+        yield "died", (str(person.died[0]), _date_words(page.text, person.died[0]))
+    if person.nation is not None:
+        yield "nation", (person.nation, person.nation)
+    places = {match["thing"] for match in _BIRTHPLACE.finditer(page.text)}
+    if len(places) == 1 and page.text.count(" born ") <= 2:
+        place = places.pop()
+        if not set(place.split()) & _MONTH_NAMES:
+            yield "birthplace", (place, place)
+    head = _head(page)
+    if head in OCCUPATIONS and person.trade:
+        yield "is_a", (head, head)
+
+
+def _date_words(text: str, year: int) -> str:
+    return next(words for date, words, _ in dates_in(text) if date[0] == year)
+
+
+def _listed(text: str) -> tuple[frozenset[str], ...]:
+    return tuple(words_of(line) for line in text.strip().splitlines())
+
+
+_TRADES = _listed("""
+writer author novelist poet journalist playwright essayist screenwriter historian philosopher critic dramatist biographer
+musician singer composer pianist guitarist rapper drummer songwriter bassist violinist conductor saxophonist trumpeter
+actor actress comedian model dancer
+footballer player cricketer boxer cyclist rower skier swimmer athlete wrestler skater golfer bobsledder coach manager
+politician lawyer diplomat attorney judge activist
+painter sculptor artist photographer illustrator printmaker cartoonist
+mathematician physicist chemist astronomer biologist botanist scientist physician engineer economist
+architect
+bishop priest theologian
+director filmmaker producer
+""")
+"""Occupations that can be mistaken for each other stand on one line: of two on different lines, one page saying only the
+one is not the other."""
+OCCUPATIONS = frozenset().union(*_TRADES) - words_of(
+    "player artist scientist model coach manager producer judge critic"
+)
+
+
+def may_be(thing: Thing, occupation: str) -> bool:
+    """Whether the page has a word of the occupation's line anywhere: then a no would be open to argument."""
+    return bool(_stems(next(trades for trades in _TRADES if occupation in trades)).search(thing.text))
+
+
+@lru_cache
+def _stems(words: frozenset[str]) -> re.Pattern[str]:
+    return re.compile(
+        r"\b(?:" + "|".join(sorted({re.sub(r"(?:er|or|ist|ian|ress)$", "", word) for word in words})) + r")",
+        re.IGNORECASE,
+    )
+
+
+# ---- years -----------------------------------------------------------------------------------------------------------
+
+BEGINS: dict[str, frozenset[str]] = {
+    "released": words_of("film album song single documentary movie game"),
+    "published": words_of("novel book"),
+    "founded": words_of("company university college school club organization airline newspaper magazine manufacturer"),
+    "formed": words_of("band duo group trio"),
+    "opened": words_of("museum mall hotel theatre zoo"),
+    "built": words_of("building house church castle bridge lighthouse skyscraper"),
+}
+_BY_VERB = {
+    "released": "released",
+    "published": "published",
+    "founded": "founded",
+    "established": "founded",
+    "formed": "formed",
+    "opened": "opened",
+    "built": "built",
+    "constructed": "built",
+}
+_BEGAN = re.compile(
+    r"(?:(?:a|an|the) (?:(?!\b(?:of|by|from|for|with|to|in)\b)[^,;.]){2,60}? (?:that was |which was )?)?"
+    r"(?:first |originally |officially )?(?P<verb>"
+    + "|".join(_BY_VERB)
+    + r")(?: (?:in|by) [A-Z][\w. ]{2,30}?)? (?:in|on)"
+)
+_IS_OF_YEAR = re.compile(r"\b(?:is|was) (?:a|an) (?P<thing>(?:1[89]|20)\d\d) ")
+_OTHER_YEAR = re.compile(
+    r"\b(?:re-?released|reissued|re-?published|reformed|re-?opened|re-?built|restored|refounded)\b"
+)
+
+
+def _years(page: Page) -> Iterator[tuple[str, Told]]:
+    """The year in which the thing began, where the page tells one year for it."""
+    head = _head(page)
+    wanted = next((verb for verb, heads in BEGINS.items() if head in heads), None)
+    if wanted is None or _OTHER_YEAR.search(page.text):
+        return
+    said: dict[str, str] = {}
+    for fact in page.facts:
+        if _event(fact) == wanted:
+            said.setdefault(fact.answer[-4:] if fact.answer[-4:].isdigit() else _year_in(fact.answer), fact.answer)
+    first = BRACKETS.sub("", sentences(page.text)[0])
+    adjective = _IS_OF_YEAR.search(first) if wanted in ("released", "published") else None
+    if adjective:
+        said.setdefault(adjective["thing"], adjective["thing"])
+    if len(said) == 1:
+        (year, words), *_ = said.items()
+        yield wanted, (year, words)
+
+
+def _event(fact: Fact) -> str | None:
+    """What began, if the fact is the year or the date of a beginning."""
+    if fact.asked not in ("what year", "what date"):
+        return None
+    if fact.verb == "opened" and fact.before in ("in", "on"):
+        return "opened"
+    began = _BEGAN.fullmatch(fact.before) if fact.verb in ("is", "was", "are", "were") else None
+    return _BY_VERB[began["verb"]] if began else None
+
+
+def _year_in(words: str) -> str:
+    return str(dates_in(words)[0][0][0])
+
+
+# ---- places and living things ----------------------------------------------------------------------------------------
+
+_PLACES = words_of("village town city municipality settlement locality river lake airport stadium")
+_POPULATION = re.compile(
+    r"\bpopulation (?:of|was|is)(?: about| approximately| around)? "
+    r"(?P<thing>\d{1,3}(?:,\d{3})+|[1-9]\d{2,})(?![\d.,]\d| million)"
+)
+_NUMBER_WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+_DIGITS = {word: str(number) for number, word in enumerate(_NUMBER_WORDS, start=2)}
+_SPECIES = re.compile(
+    r"\b(?:contains|comprises|includes|has|with|consists of|comprising|containing|There are)"
+    rf"(?: about| approximately| around| some| only| the)? (?P<thing>\d{{2,3}}|\d|{'|'.join(_DIGITS)})"
+    r"(?: (?:known|described|accepted|recognized|living|extant))? species\b"
+)
+_FAMILY = re.compile(r"\bfamily (?P<thing>[A-Z][a-z]+(?:idae|aceae|inae))\b")
+_ARGUED = words_of("Georgia England Scotland Wales Ireland Taiwan Palestine Kosovo Serbia Yugoslavia Bosnia") | {
+    "United Kingdom",
+    "Soviet Union",
+    "Northern Ireland",
+}
+"""Countries by whose names one may mean another, or a part of one."""
+
+
+def _one(pattern: re.Pattern[str], text: str) -> str | None:
+    """What the pattern finds, if it finds one thing."""
+    found = {match["thing"] for match in pattern.finditer(text)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _country(page: Page) -> Told | None:
+    """The country, where each of the first sentences that names one names the same."""
+    named: dict[str, str] = {}
+    for sentence in sentences(page.text)[:3]:
+        for clause in re.split(r",\s+", BRACKETS.sub("", sentence)):
+            found = country(Seen(1, page.title, clause))
+            if found is not None:
+                named.setdefault(found[0], found[1].words)
+    if len(named) != 1:
+        return None
+    (place, _), *_ = named.items()
+    return (place, place) if place not in _ARGUED and place in page.text else None
+
+
+def one_name(things: Iterable[Thing]) -> bool:
+    """Whether no two of the things share a word of their names: two Johns would be told apart by luck."""
+    words = Counter(word for thing in things for word in set(normalise(base_title(thing.title)).split()))
+    return all(count == 1 for count in words.values())

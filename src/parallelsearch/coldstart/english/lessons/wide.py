@@ -1,0 +1,311 @@
+"""Lessons of questions with several parts: all at once, one line for each page that came back, a verdict from the lines.
+
+The maker of such a question says what each part's page tells (`english/wide.py`); the lesson looks for it in what was
+shown. A line has the passage's number, the part, the page's words and what they come to. What the question wants of the
+lines is said along with them, so that each step is a copy or a look at two things side by side: the earliest so far, how
+many that makes, whether this one fits. A part whose page did not come is asked for again by itself, in other words, if
+there is a round left; if it does not come at all it is said to be missing, and the question is dropped unless the answer
+stands without it.
+
+The sequential twin asks for the same parts one after the other and ends with the same lines. With fewer rounds than parts
+it asks the question as it is first, which brings most pages that one query can, and then for those that are missing.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from parallelsearch.answers import normalise
+from parallelsearch.coldstart.english import thoughts
+from parallelsearch.coldstart.english.evidence import Quote, clause_with
+from parallelsearch.coldstart.english.wide import FACTS, Form, Step, Wide, answer_of, number_of
+from parallelsearch.coldstart.lesson import Drop, Lesson, Seen, as_query
+from parallelsearch.grammar import query_key, render_turn
+from parallelsearch.trajectory import Question
+
+MAX_LINE_WORDS = 9
+"""Words of a page in a line: eight lines must fit into one turn."""
+_CHOICES: dict[Form, tuple[str, str]] = {
+    "first_of": ("earliest", "the earliest"),
+    "last_of": ("latest", "the latest"),
+    "most_of": ("largest", "the largest number"),
+    "fewest_of": ("smallest", "the smallest number"),
+}
+"""By form: what the best so far is called, and what is asked for."""
+_ASKED: dict[Form, str] = {
+    "how_many_of": "how many",
+    "which_of": "which of them",
+    "all_of": "yes or no, all of them",
+    "none_of": "yes or no, none of them",
+    "each": "each of them",
+    "facts_of_one": "all of these",
+    "several_questions": "one answer for each",
+}
+_HALF_BRACKET = re.compile(r"^[^()]*\)\s*(?=(?:is|was|are|were)\b)")
+"""What is left of a bracket where a quote begins inside it: "1962) was an American director"."""
+_VERBS = {"director": "directed", "author": "wrote", "performer": "recorded", "founder": "founded"}
+
+
+def plan_wide(question: Question, wide: Wide, rng: random.Random, at_once: bool, max_rounds: int) -> WideLesson:
+    """The lesson for a question that says its parts, within so many rounds."""
+    items = answer_of(wide)
+    answer = " ".join(normalise(item) for item in items)
+    golden = normalise(question.golden_answers[0]).replace(" and ", " ")
+    if golden != answer.replace(" and ", " "):
+        raise Drop("evidence_disagrees")
+    if at_once and max(step.round for step in wide.steps) > max_rounds:
+        raise Drop("too_few_rounds")
+    return WideLesson(question, rng, MAX_LINE_WORDS, wide, at_once, max_rounds)
+
+
+@dataclass(slots=True)
+class WideLesson(Lesson):
+    """The parts of one question. `asked` is what was asked so far, turn by turn: steps, or None for the question itself."""
+
+    wide: Wide
+    at_once: bool
+    max_rounds: int
+    asked: list[tuple[Step, ...] | None] = field(default_factory=list)
+
+    def turn(self, number: int, shown: Sequence[Seen]) -> str:
+        del self.asked[number:]
+        lead, chosen = self._next(shown)
+        if chosen is None:
+            return render_turn(self._conclude(shown), answer=self.answer)
+        self.asked.append(chosen)
+        if not chosen:
+            return render_turn(lead, [as_query(self.question.question)])
+        return render_turn(lead, self._queries(chosen))
+
+    # ---- what is asked -----------------------------------------------------------------------------------------------
+
+    def _next(self, shown: Sequence[Seen]) -> tuple[str, tuple[Step, ...] | None]:
+        """The thought and the parts of the next search; none of them for the question itself, None for no search."""
+        num_left = self.max_rounds - len(self.asked)
+        if num_left == 0:
+            return "", None
+        if self.at_once:
+            return self._next_at_once(shown)
+        if self._is_tight and not self.asked:
+            return thoughts.plan_as_it_is(self.rng, len(self.wide.steps), num_left), ()
+        return self._next_alone(shown)
+
+    def _next_at_once(self, shown: Sequence[Seen]) -> tuple[str, tuple[Step, ...] | None]:
+        for level in self._levels:
+            steps = [step for step in self.wide.steps if step.round == level]
+            tries = max((self._tries(step) for step in steps), default=0)
+            missing = tuple(step for step in steps if self._quote(step, shown) is None)
+            if tries == 0:
+                return self._lead(level, steps, shown), tuple(steps)
+            # The parts of the rounds to come need one each.
+            num_spare = self.max_rounds - len(self.asked) - (self._levels[-1] - level)
+            if missing and tries == 1 and num_spare > 0 and not self._is_decided(shown):
+                return thoughts.ask_again(self.rng, _names(missing), len(steps) - len(missing)), missing
+            if missing and level < self._levels[-1]:
+                raise Drop("bridge_not_shown")
+        return "", None
+
+    def _next_alone(self, shown: Sequence[Seen]) -> tuple[str, tuple[Step, ...] | None]:
+        for place, step in enumerate(self.wide.steps):
+            found = self._quote(step, shown)
+            num_later = sum(not self._tries(other) for other in self.wide.steps[place + 1 :])
+            num_left = self.max_rounds - len(self.asked)
+            if self._tries(step) == 0 and not (self._is_tight and found):
+                return self._lead_alone(place, shown), (step,)
+            if found is None and self._tries(step) == 1 and num_left > num_later and not self._is_tight:
+                return thoughts.ask_again(self.rng, [step.name], 0), (step,)
+            if found is None and step.round < self._levels[-1]:
+                raise Drop("bridge_not_shown")
+        return "", None
+
+    @property
+    def _is_tight(self) -> bool:
+        """One part a round does not go round."""
+        return not self.at_once and len(self.wide.steps) > self.max_rounds
+
+    @property
+    def _levels(self) -> range:
+        return range(1, max(step.round for step in self.wide.steps) + 1)
+
+    def _tries(self, step: Step) -> int:
+        return sum(step in (steps or ()) for steps in self.asked)
+
+    def _queries(self, steps: Sequence[Step]) -> list[str]:
+        queries = [as_query(self._query(step)) for step in steps]
+        if len({query_key(query) for query in queries}) < len(queries):
+            raise Drop("same_query")
+        return queries
+
+    def _query(self, step: Step) -> str:
+        words, other_words = FACTS[step.fact].query, FACTS[step.fact].noun
+        if self._tries(step) > 1:
+            words = other_words if other_words != words else ""
+        return f"{step.name} {self._role(step)} {words}"
+
+    def _role(self, step: Step) -> str:
+        """What a maker is, for a query about one: "Ira Moss director born"."""
+        return next((FACTS[one.fact].noun for one in self.wide.steps if step.of and one.name == step.of), "")
+
+    # ---- what is thought before a search -----------------------------------------------------------------------------
+
+    def _lead(self, level: int, steps: Sequence[Step], shown: Sequence[Seen]) -> str:
+        topics, names = _topics(steps), _names(steps)
+        if level > 1:
+            before = [step for step in self.wide.steps if step.round == level - 1]
+            return f"{self._lines(before, shown)}\n{thoughts.plan_now(self.rng, topics, names)}"
+        if len(self._levels) > 1:
+            later = [step for step in self.wide.steps if step.round == 2]
+            return thoughts.plan_steps(self.rng, topics, names, _topics(later))
+        if len(names) == 1:
+            return thoughts.plan_facts_of_one(self.rng, topics, names[0])
+        if len(topics) > 1:
+            return thoughts.plan_several(self.rng, [(FACTS[step.fact].noun, step.name) for step in steps])
+        return thoughts.plan_wide(self.rng, names, topics[0])
+
+    def _lead_alone(self, place: int, shown: Sequence[Seen]) -> str:
+        step = self.wide.steps[place]
+        topic = f"the {FACTS[step.fact].noun}"
+        if not self.asked:
+            return thoughts.plan_wide_one_by_one(self.rng, _names(self.wide.steps), topic, step.name)
+        last = [one for one in self.asked[-1] or () if self._quote(one, shown) is not None]
+        said = f"{self._lines(last, shown)}\n" if last else ""
+        return f"{said}{thoughts.next_of(self.rng, step.name, topic)}"
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def _quote(self, step: Step, shown: Sequence[Seen]) -> Quote | None:
+        """Where the step's own page, as far as it was shown, says what is asked."""
+        for page in shown:
+            if page.title == step.title:
+                found = clause_with(page, step.words, [FACTS[step.fact].query], self.max_quote_words)
+                if found is not None:
+                    return _trimmed(step, found[0])
+        return None
+
+    def _lines(self, steps: Sequence[Step], shown: Sequence[Seen]) -> str:
+        lines = []
+        for step in steps:
+            quote = self._quote(step, shown)
+            if quote is None:
+                raise Drop("page_not_found")
+            lines.append(self._line(step, quote))
+        return "\n".join(lines)
+
+    def _line(self, step: Step, quote: Quote) -> str:
+        is_one_fact = len({one.fact for one in self.wide.steps if one.round == step.round}) == 1
+        about = step.name if is_one_fact else f"{step.name}, {FACTS[step.fact].noun}"
+        comes_to = "" if normalise(quote.words).endswith(normalise(step.value)) else f" That is {step.value}."
+        return f"{thoughts.quote(about, quote)}{comes_to}"
+
+    def _found(self, shown: Sequence[Seen]) -> list[tuple[Step, Quote | None]]:
+        return [(step, self._quote(step, shown)) for step in self.wide.steps if step.round == self._levels[-1]]
+
+    def _is_decided(self, shown: Sequence[Seen]) -> bool:
+        """All or none of them: one that does not fit is enough."""
+        wanted = {"all_of": True, "none_of": False}.get(self.wide.form)
+        found = self._found(shown)
+        return wanted is not None and any(quote is not None and step.holds is not wanted for step, quote in found)
+
+    # ---- the verdict -------------------------------------------------------------------------------------------------
+
+    def _conclude(self, shown: Sequence[Seen]) -> str:
+        """The lines, each with what it changes, then what follows; checked against the golden answer."""
+        wide, found = self.wide, self._found(shown)
+        known = [step for step, quote in found if quote is not None]
+        if not known:
+            raise Drop("page_not_found")
+        if len(known) < len(found):
+            self._check_without([step for step, quote in found if quote is None], known)
+        lines = [self._asked_for()]
+        for place, (step, quote) in enumerate(found):
+            if quote is None:
+                lines.append(f"{step.name}: nothing was found.")
+                continue
+            so_far = [one for one, other in found[: place + 1] if other is not None]
+            lines.append(f"{self._line(step, quote)}{self._remark(step, so_far)}")
+        return "\n".join([*lines, self._verdict(known)]) if wide.steps else ""
+
+    def _check_without(self, missing: Sequence[Step], known: Sequence[Step]) -> None:
+        """Some were not found. A verdict on the others is kept only where it is the golden one."""
+        if self.wide.form in ("each", "facts_of_one", "several_questions"):
+            raise Drop("page_not_found")
+        is_forced = self._is_tight or any(step.holds is (self.wide.form == "none_of") for step in known)
+        if not is_forced or (self.wide.form in ("first_of", "last_of", "most_of", "fewest_of") and not self._is_tight):
+            raise Drop("page_not_found")
+        others = tuple(step for step in self.wide.steps if step not in missing)
+        if not others or answer_of(Wide(self.wide.form, self.wide.fact, self.wide.target, others)) != answer_of(
+            self.wide
+        ):
+            raise Drop("page_not_found")
+
+    def _asked_for(self) -> str:
+        wide = self.wide
+        if wide.form in _CHOICES:
+            return thoughts.asked_for(f"{_CHOICES[wide.form][1]} ({FACTS[wide.steps[-1].fact].noun})")
+        target = f", {wide.target}" if wide.target else ""
+        return thoughts.asked_for(f"{_ASKED[wide.form]}{target}")
+
+    def _remark(self, step: Step, so_far: Sequence[Step]) -> str:
+        wide = self.wide
+        if wide.form in _CHOICES:
+            best = _best(wide.form, so_far)
+            return f" {_CHOICES[wide.form][0].capitalize()} so far: {best.value}, {best.name}."
+        if step.holds is None:
+            return ""
+        said = f" Is that {wide.target}? {'Yes' if step.holds else 'No'}."
+        if wide.form == "how_many_of":
+            said += f" That makes {sum(one.holds is True for one in so_far)}."
+        return said
+
+    def _verdict(self, known: Sequence[Step]) -> str:
+        wide, answer = self.wide, self.answer
+        if wide.form in _CHOICES:
+            best = _best(wide.form, known)
+            led = self._led_by(best)
+            return f"The {_CHOICES[wide.form][0]} is {best.value}: {best.name}.{led}"
+        if wide.form == "which_of":
+            fitting = [step for step in known if step.holds]
+            if fitting[0].of is None:
+                return f"That is said of {thoughts.listed([step.name for step in fitting])}. So {answer}."
+            return f"{' '.join(self._made_by(step) + '.' for step in fitting)} So {answer}."
+        if wide.form == "how_many_of":
+            return f"So {answer}."
+        if wide.form in ("all_of", "none_of"):
+            against = [step.name for step in known if step.holds is not (wide.form == "all_of")]
+            if not against:
+                return f"{'All' if wide.form == 'all_of' else 'None'} of them. So {answer}."
+            return f"{'Not' if wide.form == 'all_of' else 'But'} {thoughts.listed(against)}. So {answer}."
+        return f"In the order of the question: {answer}."
+
+    def _led_by(self, step: Step) -> str:
+        """From a maker back to the work, which is what the question asks for."""
+        return "" if step.of is None else f" {self._made_by(step)}, so {step.of}."
+
+    def _made_by(self, step: Step) -> str:
+        role = next(one.fact for one in self.wide.steps if one.name == step.of)
+        return f"{step.name} {_VERBS[role]} {step.of}"
+
+
+def _trimmed(step: Step, quote: Quote) -> Quote:
+    """Of a date of birth or death the date alone, after what was asked for: around it stand brackets and the other date.
+    Other words do not begin in the middle of brackets, nor with the name that stands before them."""
+    if step.fact in ("born", "died"):
+        return Quote(f"{step.fact} {step.words}", quote.number)
+    words = _HALF_BRACKET.sub("", quote.words)
+    return Quote(words.removeprefix(step.name).lstrip(" ,") or quote.words, quote.number)
+
+
+def _best(form: Form, steps: Sequence[Step]) -> Step:
+    pick = min if form in ("first_of", "fewest_of") else max
+    return pick(steps, key=lambda step: number_of(step.value))
+
+
+def _names(steps: Sequence[Step]) -> list[str]:
+    return list(dict.fromkeys(step.name for step in steps))
+
+
+def _topics(steps: Sequence[Step]) -> list[str]:
+    return list(dict.fromkeys(f"the {FACTS[step.fact].noun}" for step in steps))

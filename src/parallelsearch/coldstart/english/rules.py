@@ -1,0 +1,155 @@
+"""The rules for English questions and pages, as the cold start asks for them: a lesson for each kind, and new questions.
+
+Nothing is decided here: each answer comes from a module beside this one. `coldstart/rules.py` says what is promised.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+
+from parallelsearch.coldstart.english import thoughts
+from parallelsearch.coldstart.english.evidence import best_clause
+from parallelsearch.coldstart.english.from_pages import unseen
+from parallelsearch.coldstart.english.from_pages.comparisons import make_comparisons
+from parallelsearch.coldstart.english.from_pages.facts_and_chains import (
+    links_of_works,
+    make_chains,
+    make_facts,
+    read_links,
+)
+from parallelsearch.coldstart.english.from_pages.pages import read_pages
+from parallelsearch.coldstart.english.from_pages.told import read_things
+from parallelsearch.coldstart.english.from_pages.two_rounds import make_two_rounds
+from parallelsearch.coldstart.english.from_pages.wide import make_wide, make_wide_mixed
+from parallelsearch.coldstart.english.from_pages.works import read_works
+from parallelsearch.coldstart.english.lessons.chain import SingleLesson, plan_chain
+from parallelsearch.coldstart.english.lessons.comparison import plan_comparison
+from parallelsearch.coldstart.english.lessons.implicit import plan_implicit
+from parallelsearch.coldstart.english.lessons.two_rounds import plan_two_rounds
+from parallelsearch.coldstart.english.lessons.wide import plan_wide
+from parallelsearch.coldstart.english.questions import content_words, guess_kind
+from parallelsearch.coldstart.english.recombined import recombine
+from parallelsearch.coldstart.english.wide import wide_of
+from parallelsearch.coldstart.lesson import ColdStartSettings, Drop, Lesson, Seen, as_query
+from parallelsearch.coldstart.rules import Rules
+from parallelsearch.policy.base import Policy
+from parallelsearch.retrieval.base import Passage
+from parallelsearch.search import Search
+from parallelsearch.trajectory import Kind, Question
+
+_NO_WIDE: Mapping[Kind, Mapping[int, int]] = MappingProxyType({})
+
+
+class EnglishWording:
+    """The thoughts of a written decomposition."""
+
+    def plan_round(self, rng: random.Random, queries: Sequence[str], number: int, num_rounds: int) -> str:
+        if len(queries) > 1:
+            return thoughts.plan_parallel(rng, queries, "an answer")
+        if num_rounds == 1:
+            return thoughts.plan_single(rng)
+        return thoughts.plan_chain(rng, None) if number == 0 else thoughts.next_link(rng, queries[0], "")
+
+    def finding(self, query: str, answer: str, shown: Sequence[Seen], max_words: int) -> str | None:
+        found = best_clause(shown, [answer], content_words(query), max_words)
+        return thoughts.quote(found[0].title, found[1]) if found is not None else None
+
+    def conclusion(self, rng: random.Random, answer: str) -> str:
+        return thoughts.gives(rng, answer)
+
+    def missing(self, rng: random.Random, queries: Sequence[str]) -> str:
+        return thoughts.missing(rng, queries)
+
+
+class EnglishRules:
+    """Encyclopedia pages and questions in the style of HotpotQA and NQ."""
+
+    wording = EnglishWording()
+    undecided = frozenset(
+        {
+            "evidence_disagrees",
+            "no_date_found",
+            "no_number_found",
+            "numbers_equal",
+            "no_nation_found",
+            "no_difference_found",
+            "nothing_to_quote",
+            "dates_not_told_apart",
+            "no_trait",
+            "bridge_not_shown",
+            "answer_beside_link",
+        }
+    )
+
+    async def plan(self, question: Question, rng: random.Random, search: Search, settings: ColdStartSettings) -> Lesson:
+        wide = wide_of(question)
+        if wide is not None:
+            at_once = settings.mode == "parallel"
+            return plan_wide(question, wide, rng, at_once, settings.limits.max_turns)
+        steps = (question.metadata or {}).get("decomposition")
+        if isinstance(steps, list) and steps and all(isinstance(step, str) for step in steps):
+            at_once = settings.mode == "parallel"
+            return plan_implicit(question, steps, rng, settings.max_quote_words, at_once)
+        if question.kind == "parallel":
+            return await plan_comparison(question, rng, search, settings)
+        if question.kind == "sequential":
+            return await plan_chain(question, rng, search, settings)
+        if question.kind == "single":
+            return SingleLesson(question, rng, settings.max_quote_words, as_query(question.question))
+        if question.kind == "mixed":
+            return plan_two_rounds(question, rng, settings.max_quote_words, at_once=settings.mode == "parallel")
+        raise Drop("kind_needs_decomposition")
+
+    def guess_kind(self, question: str) -> Kind | None:
+        return guess_kind(question)
+
+    def make(
+        self,
+        passages: Sequence[Passage],
+        counts: Mapping[Kind, int],
+        *,
+        seed: int = 0,
+        forbidden: Collection[str] = (),
+        needed: Collection[str] = (),
+        kept_back: Collection[str] = (),
+        wide: Mapping[Kind, Mapping[int, int]] = _NO_WIDE,
+    ) -> list[Question]:
+        """Facts, then chains, then comparisons, then questions of several parts, from one reading of the passages; then two
+        rounds, which do not keep `needed` pages apart (docs/coldstart.md says what that means)."""
+        num_facts, num_chains, num_comparisons, num_mixed = (
+            counts.get(kind, 0) for kind in ("single", "sequential", "parallel", "mixed")
+        )
+        made: list[Question] = []
+        unused = {*needed, *kept_back}
+        if num_facts or num_chains or num_comparisons:
+            pages = read_pages(passages, forbidden, unused)
+            links = [*links_of_works(read_works(passages, forbidden), pages), *read_links(passages, pages)]
+            made += make_facts(pages, num_facts, seed=seed, forbidden=forbidden)
+            made += make_chains(pages, links, num_chains, seed=seed, forbidden=forbidden)
+            made += make_comparisons(pages, num_comparisons, seed=seed, forbidden=forbidden)
+        if any(wide.values()):
+            things = read_things(passages, forbidden, unused)
+            made += make_wide(things, wide.get("parallel", {}), seed=seed, forbidden=forbidden)
+            made += make_wide_mixed(things, wide.get("mixed", {}), seed=seed, forbidden=forbidden)
+        if num_mixed:
+            made += make_two_rounds(passages, num_mixed, seed=seed, forbidden=forbidden, kept_back=kept_back)
+        return made
+
+    def kept_back(self, passages: Sequence[Passage]) -> frozenset[str]:
+        return unseen.kept_back(passages)
+
+    async def recombine(
+        self,
+        questions: Sequence[Question],
+        search: Search,
+        encoder: Policy,
+        settings: ColdStartSettings,
+        max_new: int,
+        forbidden: Collection[str] = (),
+    ) -> list[Question]:
+        return await recombine(questions, search, encoder, settings, max_new, forbidden)
+
+
+ENGLISH: Rules = EnglishRules()

@@ -1,0 +1,145 @@
+"""What a question of several parts says about itself: the form it has, and for each part what its page tells.
+
+The maker (`from_pages/wide.py`) puts a `Wide` into `Question.metadata["wide"]`; a lesson reads it back. There is one
+`Step` for each of the question's `parts`, in the order of the parts, which is that of the question:
+
+    {"form": "first_of", "fact": "born", "target": None,
+     "steps": [{"name": "Ada Brenn", "title": "Ada Brenn", "fact": "born", "value": "1901", "words": "4 May 1901",
+                "holds": None, "round": 1, "of": None}, ...]}
+
+- `name` is what the question calls the thing (proper case, whatever the case of the question), `title` its page.
+- `fact` is a key of `FACTS`; a question of several facts has several, and its own `fact` is then None.
+- `value` is the part's answer in the form answers have ("1901", "Norwegian", "1,204", "Oslo"), `words` are the page's own
+  words for it ("4 May 1901", "Ohio" for the United States), which stand in the first 900 characters of the page.
+- `holds` says, where the question asks which of the things fit the `target` ("Norwegian", "before 1920", "painter"),
+  whether this one does.
+- `round` is 1, or 2 for what is only known after the first round; then `of` names the thing of round 1 that led there.
+
+A mixed question has n steps of round 1 (fact `director`, `author` or `performer`: the `value` is the maker) and n of
+round 2 (`name` is the maker, `of` the work). The golden answer follows from the steps alone (`answer_of`): a maker that
+does not use it would be contradicted by a lesson that does. Nothing here reads a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from parallelsearch.trajectory import Question
+
+METADATA = "wide"
+Form = Literal[
+    "first_of",
+    "last_of",
+    "most_of",
+    "fewest_of",
+    "how_many_of",
+    "which_of",
+    "all_of",
+    "none_of",
+    "each",
+    "facts_of_one",
+    "several_questions",
+]
+"""The first, last, most and fewest want one name; `how_many_of` a number, `which_of` the names that fit; `all_of` and
+`none_of` yes or no; the rest the value of every part."""
+FORMS: tuple[Form, ...] = get_args(Form)
+
+
+@dataclass(frozen=True, slots=True)
+class FactWords:
+    """How a fact is looked for and said: the words behind a name in a query, and what a reading line calls it."""
+
+    query: str
+    noun: str
+    is_year: bool = False
+    is_number: bool = False
+
+
+FACTS: dict[str, FactWords] = {
+    "born": FactWords("born", "year of birth", is_year=True),
+    "died": FactWords("died", "year of death", is_year=True),
+    "released": FactWords("released", "year of release", is_year=True),
+    "published": FactWords("published", "year of publication", is_year=True),
+    "founded": FactWords("founded", "year of founding", is_year=True),
+    "formed": FactWords("formed", "year of forming", is_year=True),
+    "opened": FactWords("opened", "year of opening", is_year=True),
+    "built": FactWords("built", "year of building", is_year=True),
+    "nation": FactWords("nationality", "nationality"),
+    "country": FactWords("country", "country"),
+    "birthplace": FactWords("born in", "place of birth"),
+    "family": FactWords("family", "family"),
+    "is_a": FactWords("occupation", "occupation"),
+    "director": FactWords("directed by", "director"),
+    "author": FactWords("written by", "author"),
+    "performer": FactWords("recorded by", "performer"),
+    "founder": FactWords("founded by", "founder"),
+    "population": FactWords("population", "population", is_number=True),
+    "species": FactWords("species", "number of species", is_number=True),
+}
+"""The facts that are asked for. Years are compared by their number; the other numbers are written as the page writes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One part of a question and what its page tells."""
+
+    name: str
+    title: str
+    fact: str
+    value: str
+    words: str
+    holds: bool | None = None
+    round: int = 1
+    of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """A question of several parts, as its lesson needs it."""
+
+    form: Form
+    fact: str | None
+    target: str | None
+    steps: tuple[Step, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "steps": [asdict(step) for step in self.steps]}
+
+
+def wide_of(question: Question) -> Wide | None:
+    """What the question says about itself; None for a question that was not made as one of several parts."""
+    found = (question.metadata or {}).get(METADATA)
+    if not isinstance(found, dict):
+        return None
+    return Wide(found["form"], found["fact"], found["target"], tuple(Step(**step) for step in found["steps"]))
+
+
+def number_of(value: str) -> float:
+    """A year or a number as it is compared."""
+    return float(value.replace(",", ""))
+
+
+def answer_of(wide: Wide) -> list[str]:
+    """The items of the answer: one for a choice, a number or yes and no, one for each part where every part is asked for.
+    For a mixed question the items are of the last round, and a choice among its things names the works they made."""
+    last = wide.steps[-1].round
+    steps = [step for step in wide.steps if step.round == last]
+    if wide.form in ("first_of", "last_of", "most_of", "fewest_of"):
+        pick = min if wide.form in ("first_of", "fewest_of") else max
+        winner = pick(steps, key=lambda step: number_of(step.value))
+        return [winner.of or winner.name]
+    if wide.form == "how_many_of":
+        return [str(sum(step.holds is True for step in steps))]
+    if wide.form == "which_of":
+        return [step.of or step.name for step in steps if step.holds]
+    if wide.form in ("all_of", "none_of"):
+        wanted = wide.form == "all_of"
+        return ["yes" if all(step.holds is wanted for step in steps) else "no"]
+    return [step.value for step in steps]
+
+
+def names_of(steps: Sequence[Step]) -> list[str]:
+    """The names the steps ask about, each once, in order."""
+    return list(dict.fromkeys(step.name for step in steps))

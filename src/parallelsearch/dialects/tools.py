@@ -1,0 +1,342 @@
+"""Native tool calls: one tool `search(queries: string[])`, for models that were trained to call tools and not on our tags.
+
+The calls of one message are one turn. What cannot be used (another tool, broken JSON, no query) gets an answer that the model
+can act on, as the tool message of that very call. A message without calls is the answer; `tools-answer` has a second tool for
+it, which gives short answers for scoring. Calls that leak into the text, because a server has no parser for a model's form,
+are read there: between `<tool_call>` tags, in a fence, or bare.
+
+`CallReader` follows the arguments while they are written: a query is handed out the moment its JSON string closes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Literal
+
+from parallelsearch import grammar
+from parallelsearch.dialect import Dialect, Group, OnQuery, PartsReader, Tool, TurnReader
+from parallelsearch.dialects.free_text import inside, read_answer
+from parallelsearch.grammar import ParsedTurn, Problem, SubQueries, TurnParts, collect_queries
+from parallelsearch.observation import Observation
+from parallelsearch.trajectory import Call, Segment
+
+SEARCH_TOOL = Tool(
+    "search",
+    "Look things up. All queries of one call are run at the same time, so put everything you need now, and that does not "
+    "depend on another result, into one call.",
+    {
+        "type": "object",
+        "properties": {
+            "queries": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "one query for each thing to look up",
+            }
+        },
+        "required": ["queries"],
+    },
+)
+ANSWER_TOOL = Tool(
+    "answer",
+    "Give the final answer.",
+    {
+        "type": "object",
+        "properties": {"answer": {"type": "string", "description": "the answer itself, short, without explanation"}},
+        "required": ["answer"],
+    },
+)
+_QUERY_KEYS = ("queries", "query", "query_list", "q")
+_HOW = 'call search with {"queries": ["...", "..."]}'
+
+_PROBLEMS = {
+    "unknown_tool": f"there is no such tool; {_HOW}",
+    "bad_arguments": f"the arguments could not be read; {_HOW}",
+    "empty_search": f"the call has no query; {_HOW}",
+    "empty_answer": "the message is empty; search or answer",
+}
+
+
+class Tools(Dialect):
+    """Asks for native calls; the message without a call is the answer."""
+
+    name = "tools"
+    summary = "native tool calls: search(queries=[...]), for models that were not trained on tags"
+    tools: tuple[Tool, ...] = (SEARCH_TOOL,)
+    has_messages = True
+
+    def own_prompt(self, question: str, context: str = "") -> str:
+        return (
+            "Answer the question with the help of the search tool. Look up in one call everything that does not depend on "
+            "another result; what depends on one comes in a later call. Rely on what was found. Once nothing is missing, "
+            f"give the answer, short and without explanation.\n{grammar.defuse(context)}"
+            f"Question: {grammar.tidy_question(question)}\n"
+        )
+
+    def read(self, segment: Segment, max_subqueries: int, is_last: bool = False) -> ParsedTurn:
+        calls = calls_of(segment)
+        thought = _thought(segment)
+        if not calls:
+            text = _without_thoughts(segment.text)
+            answer = read_answer(text) or " ".join(text.split())
+            return (
+                _parsed("answer", thought, answer=answer) if answer else _parsed(None, thought, codes=["empty_answer"])
+            )
+        answers = [said for call in calls if call.name == ANSWER_TOOL.name and (said := _answer(call))]
+        asked = collect_queries([query for call in calls for query in _queries(call)[0]], max_subqueries)
+        codes = [code for call in calls if (code := self.problem_of(call)) is not None]
+        if asked.asked and not (is_last and answers):
+            return _parsed("search", thought, asked, codes=codes)
+        if answers:
+            return _parsed("answer", thought, answer=answers[-1], codes=codes)
+        return _parsed(None, thought, codes=codes or ["empty_search"])
+
+    def problem_of(self, call: Call) -> str | None:
+        """What is wrong with a call, as a code."""
+        if call.name not in {tool.name for tool in self.tools}:
+            return "unknown_tool"
+        return _queries(call)[1] if call.name == SEARCH_TOOL.name else (None if _answer(call) else "empty_answer")
+
+    def reader(self, on_query: OnQuery, max_subqueries: int) -> TurnReader | None:
+        return CallReader(on_query, max_subqueries)
+
+    def parts(self) -> PartsReader:
+        """Thoughts may stand in tags; whether other text is the answer or goes with a call shows at its end."""
+        return TurnParts()
+
+    # ---- what it is told -----------------------------------------------------------------------------------------------
+
+    def groups(self, segment: Segment, queries: Sequence[str]) -> list[Group]:
+        """One tool message for each call. A query that an earlier call asked stands with that one."""
+        place = {grammar.query_key(query): number for number, query in enumerate(queries)}
+        groups: list[Group] = []
+        for call in calls_of(segment):
+            wanted = dict.fromkeys(grammar.query_key(query) for query in _queries(call)[0])
+            own = [place.pop(key) for key in wanted if key in place]
+            code = self.problem_of(call)
+            word = "" if own else f"{_PROBLEMS[code]}." if code else "Nothing new was asked; see the other results."
+            groups.append(Group(own, call.id if segment.calls else None, word))
+        return groups
+
+    def show_text(self, observation: Observation) -> str:
+        return inside(observation.text)
+
+    def notice_invalid(self, problems: Sequence[Problem]) -> str:
+        said = problems[0].message if problems else _PROBLEMS["empty_search"]
+        return f"{said[:1].upper()}{said[1:]}."
+
+    def notice_last_turn(self) -> str | None:
+        return "No more searches are possible. Answer from what was found."
+
+    def partial_answer(self, text: str) -> str | None:
+        return None  # half a message may be anything
+
+
+class ToolsWithAnswer(Tools):
+    """Answers through a second tool."""
+
+    name = "tools-answer"
+    summary = "as tools, with a tool for the answer: short answers for scoring"
+    tools = (SEARCH_TOOL, ANSWER_TOOL)
+
+    def own_prompt(self, question: str, context: str = "") -> str:
+        return (
+            super()
+            .own_prompt(question, context)
+            .replace("give the answer, short and without explanation.", "call the tool answer.")
+        )
+
+
+def _parsed(
+    action: Literal["search", "answer"] | None,
+    thought: str | None,
+    asked: SubQueries | None = None,
+    *,
+    answer: str | None = None,
+    codes: Sequence[str] = (),
+) -> ParsedTurn:
+    asked = asked or SubQueries()
+    return ParsedTurn(
+        action=action,
+        thought=thought,
+        queries=asked.asked if action == "search" else (),
+        dropped=asked.dropped if action == "search" else (),
+        answer=answer,
+        separated=action == "search" and len(asked.asked) > 1,
+        num_duplicates=asked.num_duplicates,
+        num_empty=asked.num_empty,
+        problems=tuple(Problem(code, _PROBLEMS[code]) for code in dict.fromkeys(codes)),
+    )
+
+
+# ---- reading calls ---------------------------------------------------------------------------------------------------
+
+_THINK, _THOUGHT_END = grammar.opening(grammar.THINK), grammar.closing(grammar.THINK)
+_MARKS = (("<tool_call>", "</tool_call>"), ("```json", "```"), ("```tool_call", "```"), ("```", "```"))
+"""What may stand around a call in the text."""
+
+
+def calls_of(segment: Segment) -> list[Call]:
+    """The calls of a turn: those the server read, or else those that stand in its text."""
+    if segment.calls:
+        return segment.calls
+    pieces, _ = _leaks(_without_thoughts(segment.text))
+    found = (_leaked(number, piece) for number, piece in enumerate(pieces))
+    return [call for call in found if call is not None]
+
+
+def _leaks(text: str) -> tuple[list[str], str]:
+    """The JSON objects that stand in a text as calls may, and the text without them."""
+    if text.startswith("{") and text.endswith("}"):
+        return [text], ""
+    for mark, end in _MARKS:
+        first, *blocks = text.split(mark)
+        parts = [block.partition(end) for block in blocks]
+        pieces = [inner.strip() for inner, _, _ in parts if inner.strip().startswith("{")]
+        if pieces:
+            rest = (after if inner.strip().startswith("{") else inner + after for inner, _, after in parts)
+            return pieces, " ".join([first, *rest])
+    return [], text
+
+
+def _leaked(number: int, text: str) -> Call | None:
+    record = _loads(text)
+    if not isinstance(record, dict):
+        return None
+    inner = record.get("function")
+    record = inner if isinstance(inner, dict) else record
+    name = record.get("name")
+    if not isinstance(name, str):  # the arguments alone
+        return Call(f"leaked-{number}", SEARCH_TOOL.name, text) if any(key in record for key in _QUERY_KEYS) else None
+    arguments = record.get("arguments", record.get("parameters", {}))
+    raw = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return Call(f"leaked-{number}", name, raw)
+
+
+def _queries(call: Call) -> tuple[list[str], str | None]:
+    """The queries of a search call, and what is wrong with it where there are none."""
+    if call.name != SEARCH_TOOL.name:
+        return [], None
+    record = _loads(call.arguments)
+    if isinstance(record, str):  # some servers encode twice
+        record = _loads(record)
+    if isinstance(record, dict):
+        record = next((record[key] for key in _QUERY_KEYS if key in record), [])
+    if isinstance(record, str):
+        record = [record]
+    if not isinstance(record, list):
+        return [], "bad_arguments"
+    queries = [item for item in record if isinstance(item, str) and item.strip()]
+    return queries, None if queries else "empty_search"
+
+
+def _answer(call: Call) -> str | None:
+    record = _loads(call.arguments)
+    said = record.get("answer") if isinstance(record, dict) else record
+    text = " ".join(str(said).split()) if isinstance(said, str | int | float) and not isinstance(said, bool) else ""
+    return grammar.defuse(text) or None
+
+
+def _loads(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _thought(segment: Segment) -> str | None:
+    thoughts, text = _apart(segment.text)
+    beside = _leaks(text)[1] if calls_of(segment) else ""
+    return " ".join(" ".join([segment.reasoning or "", *thoughts, beside]).split()) or None
+
+
+def _without_thoughts(text: str) -> str:
+    return _apart(text)[1]
+
+
+def _apart(text: str) -> tuple[list[str], str]:
+    """Thoughts that stand in the text, where a server does not give them apart, and the rest. The opening tag of the first
+    may have been part of the prompt."""
+    head, mark, rest = text.partition(_THOUGHT_END)
+    thoughts = [head] if mark and _THINK not in head else []
+    first, *blocks = (rest if thoughts else text).split(_THINK)
+    parts = [block.partition(_THOUGHT_END) for block in blocks]
+    return thoughts + [inner for inner, _, _ in parts], " ".join([first, *(after for _, _, after in parts)]).strip()
+
+
+# ---- while it is written ---------------------------------------------------------------------------------------------
+
+
+class CallReader:
+    """Hands out each query of the calls being written as soon as its JSON string closes, however the pieces are cut."""
+
+    def __init__(self, on_query: OnQuery, max_subqueries: int) -> None:
+        self._on_query = on_query
+        self._left = max_subqueries
+        self._seen: set[str] = set()
+        self._calls: dict[int, StringsOf] = {}
+
+    def feed(self, piece: str) -> None:
+        """Text beside the calls starts nothing: whether it holds a call is certain only when it is whole."""
+
+    def feed_call(self, number: int, name: str, piece: str) -> None:
+        if name == SEARCH_TOOL.name:
+            reader = self._calls.setdefault(number, StringsOf(_QUERY_KEYS))
+            for text in reader.feed(piece):
+                self._hand_out(text)
+
+    def _hand_out(self, text: str) -> None:
+        query = " ".join(text.split())
+        key = grammar.query_key(query)
+        if query and key not in self._seen and self._left > 0:
+            self._seen.add(key)
+            self._left -= 1
+            self._on_query(query)
+
+
+class StringsOf:
+    """The strings under one of these keys of a JSON object that arrives in pieces: a string alone, or those of a list.
+
+    It follows the text character by character and knows where it is by the open brackets. What is not JSON gives nothing
+    more; the whole turn is read again at its end, by a real parser.
+    """
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = frozenset(keys)
+        self._stack = ""  # the brackets that are open
+        self._raw: list[str] | None = None  # of the string being read, quotes left out
+        self._is_escaped = False
+        self._expects_key = False
+        self._key: str | None = None
+
+    def feed(self, piece: str) -> list[str]:
+        found: list[str] = []
+        for character in piece:
+            if self._raw is not None:
+                self._inside(character, found)
+            elif character == '"':
+                self._raw = []
+            elif character in "{[":
+                self._stack += character
+                self._expects_key = character == "{"
+            elif character in "}]":
+                self._stack, self._expects_key = self._stack[:-1], False
+            elif character == ",":
+                self._expects_key = self._stack.endswith("{")
+        return found
+
+    def _inside(self, character: str, found: list[str]) -> None:
+        assert self._raw is not None
+        if character != '"' or self._is_escaped:
+            self._raw.append(character)
+            self._is_escaped = character == "\\" and not self._is_escaped
+            return
+        text = _loads(f'"{"".join(self._raw)}"')
+        self._raw = None
+        if not isinstance(text, str):
+            return
+        if self._expects_key:
+            self._expects_key = False
+            self._key = text if self._stack == "{" else self._key
+        elif self._key in self._keys and self._stack in ("{", "{["):
+            found.append(text)

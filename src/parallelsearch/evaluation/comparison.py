@@ -1,0 +1,318 @@
+"""Runs side by side: one table, paired tests, and a refusal to compare what is not alike.
+
+Two runs may differ in policy and dialect: that is what is compared. Anything else that differs (questions, corpus, retriever,
+k, limits, decoding) makes the numbers incomparable, so it is named and refused, unless the caller says which parts
+may differ; then the differences stand in the result. Tests are over the questions that all runs share. `compare` sets single
+runs side by side; `compare_groups` several seeds of each way of training, which is what a claim about a way of training
+needs (`seeds.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from parallelsearch.errors import UsageError, nearest
+from parallelsearch.evaluation.folder import read_rows
+from parallelsearch.evaluation.manifest import Difference, Manifest, differences, read_manifest
+from parallelsearch.evaluation.metrics import MANY_CUT, Row, ratios_of, subsets_of, summarise
+from parallelsearch.evaluation.seeds import GroupTest, group_test
+from parallelsearch.evaluation.statistics import PairedTest, holm, paired_test
+
+COMPARED = ("policy", "dialect")
+"""Parts of the set-up that may differ without saying so."""
+PARTS = ("data", "search", "limits", "sampling", "streaming_dispatch", "incomplete")
+TESTED = ("em", "f1", "num_llm_calls", "num_searches", "elapsed_s")
+
+
+@dataclass(slots=True)
+class RunResult:
+    """One run of a comparison: the same questions as the others, summed up."""
+
+    name: str
+    folder: str
+    manifest: Manifest
+    subsets: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricTest:
+    """One metric of one run against the first run, on one subset. `p_holm` accounts for all tests of this metric."""
+
+    subset: str
+    metric: str
+    run: str
+    against: str
+    result: PairedTest
+    p_holm: float
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What `compare` found. The first run is the one the others are tested against."""
+
+    runs: list[RunResult]
+    tests: list[MetricTest]
+    differences: dict[str, list[Difference]]
+    """By run: what its set-up does not share with the first one's."""
+    num_shared: int
+    warnings: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "runs": [{"name": run.name, "folder": run.folder, "subsets": run.subsets} for run in self.runs],
+            "tests": [
+                {**asdict(test.result), "p_holm": test.p_holm}
+                | {"subset": test.subset, "metric": test.metric, "run": test.run, "against": test.against}
+                for test in self.tests
+            ],
+            "differences": {name: [str(one) for one in found] for name, found in self.differences.items()},
+            "num_shared": self.num_shared,
+            "warnings": self.warnings,
+        }
+
+
+def compare(
+    run_dirs: Sequence[str | os.PathLike[str]],
+    *,
+    allow: Sequence[str] = (),
+    num_resamples: int = 2000,
+    seed: int = 0,
+) -> Comparison:
+    """Set runs side by side. `allow` names the parts of the set-up that may differ (`PARTS`)."""
+    if len(run_dirs) < 2:
+        raise UsageError("a comparison needs at least two run folders")
+    names, manifests, chosen, found, warnings = _load(run_dirs, allow)
+    warnings.append(
+        "one run of each: the intervals are over questions alone and leave out the training seed. To say that one way of "
+        "training is better than another, give several seeds of each: compare a1 a2 a3 -- c1 c2 c3"
+    )
+    runs = [
+        RunResult(
+            name,
+            str(folder),
+            manifest,
+            {
+                subset: summarise(group, num_resamples=num_resamples, seed=seed)
+                for subset, group in subsets_of(picked).items()
+            },
+        )
+        for name, folder, manifest, picked in zip(names, run_dirs, manifests, chosen, strict=True)
+    ]
+    shares = [next(iter(run.subsets.values()))["cut_ratio"] or 0.0 for run in runs]
+    if max(shares) - min(shares) >= MANY_CUT:
+        listed = ", ".join(f"{run.name} {share:.0%}" for run, share in zip(runs, shares, strict=True))
+        warnings.append(
+            f"not like for like: of the passages shown so many were cut to fit into a round's tokens: {listed}. Give all of "
+            "them a higher --max-observation-tokens"
+        )
+    return Comparison(runs, _tests(names, chosen, num_resamples, seed), found, len(chosen[0]), warnings)
+
+
+def _load(
+    run_dirs: Sequence[str | os.PathLike[str]], allow: Sequence[str]
+) -> tuple[list[str], list[Manifest], list[list[Row]], dict[str, list[Difference]], list[str]]:
+    """Names, manifests, the rows of the questions that all share, what differs from the first, and warnings."""
+    for part in allow:
+        if part not in PARTS:
+            raise UsageError(f"'{part}' is no part of a set-up; choose from {', '.join(PARTS)}.{nearest(part, PARTS)}")
+    names = _names([Path(folder) for folder in run_dirs])
+    manifests = [read_manifest(folder) for folder in run_dirs]
+    found = {
+        name: differences(manifests[0].setup, manifest.setup)
+        for name, manifest in zip(names[1:], manifests[1:], strict=True)
+    }
+    _refuse(names[0], found, allow)
+    rows = [{row.id: row for row in read_rows(folder)} for folder in run_dirs]
+    shared = [key for key in rows[0] if all(key in one for one in rows[1:])]
+    if not shared:
+        examples = "; ".join(f"{name} has {', '.join(list(one)[:2])}" for name, one in zip(names, rows, strict=True))
+        raise UsageError(f"these runs share no question id: {examples}")
+    warnings = _check_complete(names, manifests, rows, allow)
+    warnings += [
+        f"{name}: {text}" for name, manifest in zip(names, manifests, strict=True) for text in manifest.warnings
+    ]
+    if any(len(one) > len(shared) for one in rows):
+        sizes = ", ".join(f"{name} {len(one)}" for name, one in zip(names, rows, strict=True))
+        warnings.append(f"only the {len(shared)} questions that all runs share are compared ({sizes})")
+    return names, manifests, [[one[key] for key in shared] for one in rows], found, warnings
+
+
+# ---- several seeds of each -------------------------------------------------------------------------------------------
+
+GROUP_METRICS = (
+    "em",
+    "f1",
+    "num_llm_calls",
+    "num_searches",
+    "parts_covered",
+    "all_gold_ratio",
+    "grounded_em",
+    "em_given_gold",
+    "reading",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricGroupTest:
+    """One metric of one group of runs against the first group, on one subset."""
+
+    subset: str
+    metric: str
+    group: str
+    against: str
+    result: GroupTest
+
+
+@dataclass(slots=True)
+class GroupComparison:
+    """What `compare_groups` found. The first group is the one the others are tested against."""
+
+    groups: dict[str, list[str]]
+    """The runs of each group, by its name."""
+    tests: list[MetricGroupTest]
+    num_shared: int
+    warnings: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "groups": self.groups,
+            "tests": [
+                {**asdict(test.result), "verdict": test.result.verdict}
+                | {"subset": test.subset, "metric": test.metric, "group": test.group, "against": test.against}
+                for test in self.tests
+            ],
+            "num_shared": self.num_shared,
+            "warnings": self.warnings,
+        }
+
+
+def compare_groups(
+    groups: Sequence[Sequence[str | os.PathLike[str]]],
+    *,
+    allow: Sequence[str] = (),
+    num_resamples: int = 2000,
+    seed: int = 0,
+) -> GroupComparison:
+    """Set groups of runs side by side, each the seeds of one way of training. One seed is never called a result."""
+    if len(groups) < 2 or not all(groups):
+        raise UsageError("a comparison of groups needs at least two of them, each with a run: compare a1 a2 -- c1 c2")
+    folders = [folder for group in groups for folder in group]
+    names, manifests, chosen, _, warnings = _load(folders, allow)
+    ends = [sum(len(group) for group in groups[: number + 1]) for number in range(len(groups))]
+    places = [range(end - len(group), end) for group, end in zip(groups, ends, strict=True)]
+    for own in places:
+        _refuse_twins([names[at] for at in own], [manifests[at] for at in own])
+    named = _group_names([[names[at] for at in own] for own in places])
+    for name, own in zip(named, places, strict=True):
+        if len(own) == 1:
+            warnings.append(
+                f"{name} has one seed: that is no result about a way of training. Give at least two, better three"
+            )
+    tests: list[MetricGroupTest] = []
+    positions = {row.id: number for number, row in enumerate(chosen[0])}
+    for subset, group in subsets_of(chosen[0]).items():
+        picks = [positions[row.id] for row in group]
+        ratios = [ratios_of([rows[at] for at in picks]) for rows in chosen]
+        for metric in GROUP_METRICS:
+            base = [ratios[at][metric] for at in places[0]]
+            for name, own in zip(named[1:], places[1:], strict=True):
+                others = [ratios[at][metric] for at in own]
+                result = group_test(base, others, num_resamples=num_resamples, seed=seed)
+                if result is not None:
+                    tests.append(MetricGroupTest(subset, metric, name, named[0], result))
+    listed = {name: [names[at] for at in own] for name, own in zip(named, places, strict=True)}
+    return GroupComparison(listed, tests, len(chosen[0]), warnings)
+
+
+def _refuse_twins(names: Sequence[str], manifests: Sequence[Manifest]) -> None:
+    """The same weights twice are one seed."""
+    seen: dict[str, str] = {}
+    for name, manifest in zip(names, manifests, strict=True):
+        key = repr((manifest.setup.get("policy"), manifest.setup.get("sampling")))
+        if key in seen:
+            raise UsageError(
+                f"{seen[key]} and {name} have the same policy and sampling seed: they are one run twice, not two seeds"
+            )
+        seen[key] = name
+
+
+def _group_names(groups: Sequence[Sequence[str]]) -> list[str]:
+    """What the names of a group's runs begin with, or the first of them."""
+    short = [
+        "".join(letters[0] for letters in itertools.takewhile(_is_one, zip(*group, strict=False))).rstrip("-_./ ")
+        or group[0]
+        for group in groups
+    ]
+    return short if len(set(short)) == len(short) else [f"{name} ({n})" for n, name in enumerate(short, start=1)]
+
+
+def _is_one(letters: tuple[str, ...]) -> bool:
+    return len(set(letters)) == 1
+
+
+# ---- what may be compared --------------------------------------------------------------------------------------------
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """A short name for each run: its folder's, with the parent's where two are alike."""
+    short = [folder.resolve().name for folder in folders]
+    if len(set(short)) == len(short):
+        return short
+    return ["/".join(folder.resolve().parts[-2:]) for folder in folders]
+
+
+def _refuse(first: str, found: dict[str, list[Difference]], allow: Sequence[str]) -> None:
+    problems: list[str] = []
+    parts: set[str] = set()
+    for name, different in found.items():
+        for one in different:
+            part = one.key.partition(".")[0]
+            if part not in COMPARED and part not in allow:
+                problems.append(f"  {name}: {one}")
+                parts.add(part)
+    if problems:
+        listed = "\n".join(problems[:20])
+        raise UsageError(
+            f"these runs are not alike (value of {first} against that of the other):\n{listed}\n"
+            f"If they shall be compared all the same, say what may differ: {' '.join(f'--allow {p}' for p in sorted(parts))}"
+        )
+
+
+def _check_complete(
+    names: Sequence[str], manifests: Sequence[Manifest], rows: Sequence[dict[str, Row]], allow: Sequence[str]
+) -> list[str]:
+    warnings: list[str] = []
+    for name, manifest, one in zip(names, manifests, rows, strict=True):
+        total = manifest.setup["data"]["num_questions"]
+        if len(one) < total:
+            text = f"{name} is not finished: {len(one)} of {total} questions"
+            if "incomplete" not in allow:
+                raise UsageError(f"{text}. Finish it by giving its command again, or say --allow incomplete")
+            warnings.append(text)
+    return warnings
+
+
+def _tests(names: Sequence[str], chosen: Sequence[list[Row]], num_resamples: int, seed: int) -> list[MetricTest]:
+    """Every later run against the first, on every subset of the first run's labels."""
+    positions = {row.id: number for number, row in enumerate(chosen[0])}
+    raw: list[tuple[str, str, str, PairedTest]] = []
+    for subset, group in subsets_of(chosen[0]).items():
+        picks = [positions[row.id] for row in group]
+        for metric in TESTED:
+            base = [float(getattr(chosen[0][at], metric)) for at in picks]
+            for name, rows in zip(names[1:], chosen[1:], strict=True):
+                other = [float(getattr(rows[at], metric)) for at in picks]
+                raw.append((subset, metric, name, paired_test(base, other, num_resamples=num_resamples, seed=seed)))
+    adjusted: dict[int, float] = {}
+    for metric in TESTED:
+        numbers = [number for number, test in enumerate(raw) if test[1] == metric]
+        adjusted.update(zip(numbers, holm([raw[number][3].p_value for number in numbers]), strict=True))
+    return [
+        MetricTest(subset, metric, name, names[0], result, adjusted[number])
+        for number, (subset, metric, name, result) in enumerate(raw)
+    ]

@@ -1,0 +1,148 @@
+"""An evaluation in one call: run the questions, sum up, write the viewer's page and the report, all into one folder.
+
+`run.py` asks and measures, the viewer shows every trajectory, `report.py` writes for people; this puts them together for the
+command line and for Python alike. Policy, search and questions may be given as addresses and names; what was opened here is
+closed here, and what the caller opened stays open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from parallelsearch.addresses import open_policy, search_of
+from parallelsearch.data.sets import QuestionSet, load_questions
+from parallelsearch.errors import UsageError
+from parallelsearch.evaluation.budget import labelled_arm, run_arm, whole_arm
+from parallelsearch.evaluation.folder import TRAJECTORIES_FILE, read_rows
+from parallelsearch.evaluation.gold import GoldRetriever
+from parallelsearch.evaluation.manifest import MANIFEST_FILE
+from parallelsearch.evaluation.report import choose_examples, write_budget, write_report
+from parallelsearch.evaluation.run import EvaluationSettings, OnProgress, as_set, run_answers, run_questions
+from parallelsearch.policy.base import Policy
+from parallelsearch.retrieval.own import Backend
+from parallelsearch.search import Search
+from parallelsearch.trajectory import Question, read_trajectories
+from parallelsearch.viewer.html import export_html
+
+VIEWER_FILE = "viewer.html"
+_MAX_VIEWER_BYTES = 10_000_000
+Questions = str | QuestionSet | Sequence[Question]
+
+
+async def evaluate(
+    questions: Questions,
+    policy: Policy | str,
+    search: Search | Backend | str,
+    out_dir: str | os.PathLike[str],
+    settings: EvaluationSettings | None = None,
+    on_progress: OnProgress | None = None,
+    *,
+    k: int = 3,
+) -> dict[str, Any]:
+    """Run the set, or go on with it, and return its summary; `out_dir` then holds record, summary, page and report.
+
+    `k` is how many hits a sub-query gets where `search` is an address; a `Search` has its own.
+    """
+    asked = _loaded(questions)
+    async with _opened_policy(policy) as asks, _opened_search(search, k, asked) as looks:
+        summary = await run_questions(asked, asks, looks, out_dir, settings, on_progress)
+    await asyncio.to_thread(write_pages, out_dir)  # seconds of drawing; the caller's loop goes on
+    return summary
+
+
+def evaluate_answers(
+    questions: Questions, answers: str | os.PathLike[str], out_dir: str | os.PathLike[str], *, seed: int = 0
+) -> dict[str, Any]:
+    """The same for answers made elsewhere: a file of JSON Lines with `id` and `answer`."""
+    summary = run_answers(_loaded(questions), answers, out_dir, seed=seed)
+    write_pages(out_dir)
+    return summary
+
+
+async def spend_budgets(
+    arms: Sequence[str],
+    search: Search | str,
+    out_dir: str | os.PathLike[str],
+    *,
+    questions: Questions | None = None,
+    settings: EvaluationSettings | None = None,
+    on_progress: OnProgress | None = None,
+    k: int = 3,
+) -> Path:
+    """Retrieval at equal budget: the whole question as one query, the parts as labelled, and each arm given, a run folder or
+    the address of a policy.
+
+    A policy is run on `questions` first, into a folder under `out_dir`; with run folders alone the questions are theirs.
+    Returns the page.
+    """
+    folder = Path(out_dir)
+    runs = {arm: Path(arm) for arm in arms if (Path(arm) / MANIFEST_FILE).exists()}
+    if questions is None and len(runs) < max(1, len(arms)):
+        raise UsageError("say which questions to ask: --data NAME_OR_FILE (run folders have their own)")
+    asked = None if questions is None else _loaded(questions)
+    nobody = QuestionSet("none", [])
+    async with _opened_search(search, k, asked or nobody) as looks:
+        for arm in arms:
+            if arm not in runs and asked is not None:
+                runs[arm] = folder / "runs" / re.sub(r"[^\w.+-]+", "-", arm).strip("-")
+                async with _opened_policy(arm) as policy:
+                    await run_questions(asked, policy, looks, runs[arm], settings, on_progress)
+        known = [*(asked or read_trajectories(next(iter(runs.values())) / TRAJECTORIES_FILE))]
+        found = [await whole_arm(known, looks)]
+        labelled = await labelled_arm(known, looks)
+        found += [labelled] if labelled.found else []
+        names = [path.name if Path(arm) == path else arm for arm, path in runs.items()]
+        for name, path in zip(names, runs.values(), strict=True):
+            found.append(await run_arm(name, path, looks))
+    return await asyncio.to_thread(write_budget, found, folder)
+
+
+def write_pages(out_dir: str | os.PathLike[str]) -> Path:
+    """The report, with the viewer's page beside it: the examples are in that page, whatever else does not fit."""
+    folder = Path(out_dir)
+    export_html(folder, folder / VIEWER_FILE, _MAX_VIEWER_BYTES, first=choose_examples(read_rows(folder)))
+    return write_report(folder, viewer=VIEWER_FILE)
+
+
+def _loaded(questions: Questions) -> QuestionSet:
+    return load_questions(questions) if isinstance(questions, str) else as_set(questions)
+
+
+@asynccontextmanager
+async def _opened_policy(policy: Policy | str) -> AsyncIterator[Policy]:
+    if not isinstance(policy, str):
+        yield policy
+        return
+    opened = open_policy(policy)
+    try:
+        yield opened
+    finally:
+        await opened.aclose()
+
+
+@asynccontextmanager
+async def _opened_search(search: Search | Backend | str, k: int, questions: QuestionSet) -> AsyncIterator[Search]:
+    if isinstance(search, Search):
+        yield search
+        return
+    opened = _search_of(search, k, questions)
+    try:
+        yield opened
+    finally:
+        await opened.aclose()
+
+
+def _search_of(search: Backend | str, k: int, questions: QuestionSet) -> Search:
+    """The search that is meant; `gold:FILE,FILE` gives each question its own gold passages from these corpus files."""
+    kind, _, files = search.partition(":") if isinstance(search, str) else ("", "", "")
+    if kind != "gold":
+        return search_of(search, k)
+    if not files:
+        raise UsageError("gold: needs the corpus file that holds the gold passages, such as gold:corpus.jsonl")
+    return Search(GoldRetriever.from_corpus(questions.questions, files.split(",")), k=k)

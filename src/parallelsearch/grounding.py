@@ -1,0 +1,285 @@
+"""What an answer rests on, and when it rests on nothing: sources, citations, and the one rule by which an agent abstains.
+
+A source is a passage the model was shown, under the number it saw. A citation is a source the answer names, `[2]`, or that
+holds its words, or, where the answer is computed (yes, no, a count, one of the alternatives offered), one about a thing
+asked. A number that names nothing is no citation: it is taken out of the answer and reported.
+
+`abstention_of` reads a record and says why its answer should not be given: there is none, the model says itself that it
+found none, no passage was shown, none that has to do with the question holds the answer's words, or a thing compared was
+not found. To do with the question: a passage mentions a name of the question, or one that leads on from such a passage.
+Nothing here judges whether a passage proves the answer; a misread passage is not noticed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
+from urllib.parse import urlsplit
+
+from parallelsearch.answers import normalise, says_not_found
+from parallelsearch.data.alternatives import compared, names_in, offered
+from parallelsearch.trajectory import Abstention, Trajectory
+
+_NUMBERS = re.compile(r"(?<!\s)\s*+\[(\d{1,4}(?:\s*+,\s*+\d{1,4})*)\]")
+_BETWEEN_PARTS = re.compile(r"[,;&]|\band\b", re.IGNORECASE)
+_YES_OR_NO = ("yes", "no")
+_ASKS_FOR_NUMBER = re.compile(
+    r"\bhow (?:many|much|long|old|far|tall)\b|\bdifference\b|\b(?:years?|days|months|decades|centuries) "
+    r"(?:apart|between|after|before|passed)\b|\bin total\b|\bcombined\b|\bsum of\b|\bnumber of\b",
+    re.IGNORECASE,
+)
+_IS_NUMBER = re.compile(
+    r"(?:about |around |nearly )?(?:\d[\d ]*|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)(?: [a-z]+)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A passage the model was shown, under the number it saw."""
+
+    number: int
+    id: str
+    title: str
+    text: str
+    url: str | None
+    queries: list[str]
+
+
+Basis = Literal["cited", "contains_answer", "about_part"]
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A source the answer rests on, and how one knows: the answer names it, it holds the answer's words, or it is about one
+    of the things a computed answer was computed from."""
+
+    number: int
+    id: str
+    title: str
+    url: str | None
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class Cited:
+    """An answer's text without dead numbers, and what it rests on. A number in a thought says only what the model looked
+    at."""
+
+    text: str
+    citations: list[Citation] = field(default_factory=list)
+    invalid_numbers: list[int] = field(default_factory=list)
+
+
+def web_url(url: str | None) -> str | None:
+    """The address if it is one of the web; anything else (javascript:, data:, file:) is dropped."""
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url.strip())
+    except ValueError:
+        return None
+    return url.strip() if parts.scheme.lower() in ("http", "https") and parts.netloc else None
+
+
+def sources_of(trajectory: Trajectory) -> list[Source]:
+    """Every passage that the model was shown, once, in that order: where passages are numbered through a trajectory, the
+    number of a source is the one the model saw."""
+    finders: dict[str, list[str]] = {}
+    for query in trajectory.queries:
+        for hit in query.hits:
+            finders.setdefault(hit.id, []).append(query.text)
+    return [
+        Source(number, hit.id, hit.title, hit.text, web_url(hit.url), finders[hit.id])
+        for number, hit in enumerate(trajectory.shown_hits, start=1)
+    ]
+
+
+# ---- what the answer rests on ----------------------------------------------------------------------------------------
+
+
+def cite(trajectory: Trajectory, sources: Sequence[Source] | None = None) -> Cited:
+    """What the answer of a record rests on, among what the model was shown."""
+    answer = trajectory.answer or ""
+    sources = sources_of(trajectory) if sources is None else sources
+    known = {source.number: source for source in sources}
+    texts = [answer, *(segment.text for segment in trajectory.segments if segment.author == "model")]
+    written = dict.fromkeys(number for text in texts for number in _numbers_in(text))
+    basis: dict[int, Basis] = {number: "cited" for number in _numbers_in(answer) if number in known}
+    plain = _NUMBERS.sub("", answer)
+    evidence = _Evidence(trajectory, sources)
+    holders = evidence.holders(plain)
+    about = evidence.about_parts() if is_computed(trajectory.question, plain) else []
+    for number in about or holders:
+        basis.setdefault(number, "contains_answer" if number in holders else "about_part")
+    return Cited(
+        _NUMBERS.sub(lambda match: _living(match, known), answer),
+        [_citation(known[number], basis[number]) for number in sorted(basis)],
+        [number for number in written if number not in known],
+    )
+
+
+def is_computed(question: str, answer: str) -> bool:
+    """The answer is worked out from what was found, so that no passage need hold it: yes or no, one of the alternatives
+    that the question offers, a number where it asks for a count or a difference."""
+    plain = normalise(answer)
+    if plain in _YES_OR_NO or (_IS_NUMBER.fullmatch(plain) and _ASKS_FOR_NUMBER.search(question)):
+        return True
+    return any(_is_same(plain, normalise(one)) for one in offered(question))
+
+
+def _is_same(answer: str, alternative: str) -> bool:
+    """The answer names this alternative, if only by a part of it (`Pissarro` for `Camille Pissarro`)."""
+    return bool(answer) and (f" {answer} " in f" {alternative} " or f" {alternative} " in f" {answer} ")
+
+
+def _numbers_in(text: str) -> list[int]:
+    return [int(number) for match in _NUMBERS.finditer(text) for number in match[1].split(",")]
+
+
+def _living(match: re.Match[str], known: dict[int, Source]) -> str:
+    """A bracket with the numbers that exist, or nothing. In a trajectory without sources brackets mean something else."""
+    if not known:
+        return match[0]
+    numbers = [number.strip() for number in match[1].split(",") if int(number) in known]
+    space = match[0][: match[0].index("[")]
+    return f"{space}[{', '.join(numbers)}]" if numbers else ""
+
+
+def _citation(source: Source, basis: Basis) -> Citation:
+    return Citation(source.number, source.id, source.title, source.url, basis)
+
+
+# ---- when to abstain -------------------------------------------------------------------------------------------------
+
+_SENTENCES = {
+    "no_answer": "Not found in the corpus: the searches did not lead to an answer.",
+    "not_found": "Not found in the corpus: what was found does not answer this.",
+    "no_evidence": "Not found in the corpus: no passage about this was found.",
+    "unsupported": "Not found in the corpus: none of the passages found says so.",
+    "parts_missing": "Not found in the corpus: there is no passage about every thing that is compared.",
+}
+
+
+def sentence_of(trajectory: Trajectory) -> str:
+    """What a person is told in place of an answer that was taken back."""
+    abstained = trajectory.abstained
+    if abstained is None:
+        return ""
+    if abstained.reason == "no_answer" and trajectory.stop != "answer":
+        return f"No answer was found: {trajectory.why_no_answer}."
+    return _SENTENCES[abstained.reason]
+
+
+def take_back(trajectory: Trajectory) -> Trajectory:
+    """Take the answer of a record back where it rests on nothing; the record says so and keeps what the model said."""
+    abstained = abstention_of(trajectory)
+    if abstained is not None:
+        trajectory.abstained, trajectory.answer = abstained, None
+    return trajectory
+
+
+def abstention_of(trajectory: Trajectory) -> Abstention | None:
+    """Why the answer of a record should not be given; None if it may be. A failure of the policy is no matter of evidence."""
+    answer = trajectory.answer
+    if trajectory.stop == "error":
+        return None
+    plain = _NUMBERS.sub("", answer or "").strip()
+    if not plain:
+        return Abstention("no_answer", answer)
+    if says_not_found(plain):
+        return Abstention("not_found", answer)
+    sources = sources_of(trajectory)
+    if not sources:
+        return Abstention("no_evidence", answer)
+    evidence = _Evidence(trajectory, sources)
+    if is_computed(trajectory.question, plain):
+        is_number = _ASKS_FOR_NUMBER.search(trajectory.question) is not None
+        if (is_number and evidence.holders(plain)) or not evidence.missing_parts():
+            return None
+        return Abstention("parts_missing", answer)
+    names_source = any(1 <= number <= len(sources) for number in _numbers_in(answer or ""))
+    return None if names_source or evidence.holders(plain) else Abstention("unsupported", answer)
+
+
+class _Evidence:
+    """What was shown, read for one question."""
+
+    def __init__(self, trajectory: Trajectory, sources: Sequence[Source]) -> None:
+        self.question, self.sources = trajectory.question, sources
+        self._texts = {source.number: f" {normalise(f'{source.title} {source.text}')} " for source in sources}
+        self._links = {name for query in trajectory.queries for name in names_in(query.text)}
+        self._links |= {source.title for source in sources if source.title}
+        # What a computed answer is computed from: all alternatives, or both things compared; else one name is enough, for
+        # the others say what is asked of it ("Is Cairo in Africa?").
+        self._parts = [one for one in offered(self.question) if one.lower() not in _YES_OR_NO]
+        self._parts = self._parts or list(next(compared(self.question), ()))
+        self._compares = bool(self._parts)
+        self._parts = self._parts or names_in(self.question)
+
+    def holders(self, answer: str) -> list[int]:
+        """The sources to do with the question that hold the answer word for word, or else each a part of it (`Paris and
+        Rome`), if none is missing."""
+        related = self._related()
+        parts = [normalise(part) for part in _BETWEEN_PARTS.split(answer)]
+        for wanted in ([normalise(answer)], [part for part in parts if part]):
+            found = {want: [n for n in related if want and f" {want} " in self._texts[n]] for want in wanted}
+            if wanted and all(found.values()) and not any(want in _YES_OR_NO for want in wanted):
+                return sorted({number for numbers in found.values() for number in numbers})
+        return []
+
+    def _related(self) -> list[int]:
+        """The sources that mention a name asked for: one of the question, or one that a source which is itself related
+        mentions, and that a sub-query asked for or a source is about. All of them where the question has no name in it."""
+        names = set(names_in(self.question))
+        if not names:
+            return [source.number for source in self.sources]
+        related: set[int] = set()
+        while True:
+            more = {number for number in self._texts if any(self._mentions(number, name) for name in names)}
+            links = {name for name in self._links - names if any(self._mentions(number, name) for number in more)}
+            if more == related and not links:
+                return sorted(related)
+            related, names = more, names | links
+
+    def missing_parts(self) -> list[str]:
+        """The things compared that no source mentions."""
+        missing = [part for part in self._parts if not any(self._mentions(n, part) for n in self._texts)]
+        return missing if self._compares or len(missing) == len(self._parts) else []
+
+    def about_parts(self) -> list[int]:
+        """For each part the sources under its name, or else all that mention it."""
+        chosen: set[int] = set()
+        for part in self._parts:
+            wanted = normalise(part)
+            titled = {
+                source.number for source in self.sources if f"{normalise(source.title)} ".startswith(f"{wanted} ")
+            }
+            chosen |= titled or {number for number in self._texts if self._mentions(number, part)}
+        return sorted(chosen)
+
+    def _mentions(self, number: int, name: str) -> bool:
+        """Two words of a name must both be there, of more two thirds: `the first modern Olympic Games` is `1896 Summer
+        Olympics`."""
+        text, stems = self._texts[number], _stems(name)
+        num_found = sum(f" {stem}" in text for stem in stems)
+        return num_found == len(stems) or (num_found >= 2 and 3 * num_found >= 2 * len(stems))
+
+
+@lru_cache(maxsize=4096)
+def _stems(name: str) -> tuple[str, ...]:
+    """The words of a name, each without its last letters: `Australian` is found in `Australia`."""
+    words = [word for word in normalise(name).split() if len(word) > 3 or word.isdigit()] or normalise(name).split()
+    return tuple(word if len(word) < 6 or word.isdigit() else word[: max(5, len(word) - 2)] for word in words)
+
+
+def nearest(sources: Iterable[Source], most: int = 3) -> list[Source]:
+    """The passages that came nearest, where no answer rests on any: the first ones of the search."""
+    return list(sources)[:most]
+
+
+def thoughts_of(trajectory: Trajectory) -> list[str]:
+    """What the model thought, turn by turn."""
+    return [turn.thought for turn in trajectory.turns if turn.thought]

@@ -1,0 +1,20 @@
+"""HTTP as the whole package does it: one pooled client, one way to repeat, one way to show an address."""
+
+from parallelsearch.http.address import checked_url, is_loopback, without_login, without_secrets
+from parallelsearch.http.client import MAX_BODY_BYTES, HttpClient, Response, Stream, error_detail, get_now
+from parallelsearch.http.retry import retry_after_s, retrying
+
+__all__ = [
+    "MAX_BODY_BYTES",
+    "HttpClient",
+    "Response",
+    "Stream",
+    "checked_url",
+    "error_detail",
+    "get_now",
+    "is_loopback",
+    "retry_after_s",
+    "retrying",
+    "without_login",
+    "without_secrets",
+]

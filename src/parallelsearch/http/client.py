@@ -1,0 +1,471 @@
+"""The one HTTP client of the package: model servers, vLLM, search servers and web APIs are all asked through it.
+
+A client pools its connections, one pool for each event loop. Bodies are unpacked here, piece by piece, and counted while
+they arrive, so that a few kilobytes which stand for gigabytes are refused at the limit. Redirects are not followed: a key
+in a header must not travel.
+
+What went wrong comes out as the caller's own errors, without secrets in it: `transient` if it is worth repeating (`retry`
+says when and how often), else `permanent`. What an answer means is the caller's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import socket
+import ssl
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from parallelsearch import __version__
+from parallelsearch.errors import ParallelSearchError, TransientError
+from parallelsearch.http.address import proxy_for, tls_context, without_secrets
+from parallelsearch.http.retry import retry_after_s
+from parallelsearch.http.unpacking import BodyError, Unpacker
+from parallelsearch.untrusted import whole
+
+if TYPE_CHECKING:  # costs a tenth of a second, which `--help` need not pay
+    import aiohttp
+    import yarl
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+# Request time-out, too early, rate limit. Every 5xx but "not implemented" and "version not supported" joins them.
+_TRANSIENT_STATUS = frozenset({408, 425, 429})
+_PERMANENT_STATUS = frozenset({501, 505})
+_MAX_DETAIL = 300
+_LARGE_BODY = 1 << 20  # aiohttp wants more than this as a file
+# uvicorn, and so vLLM, closes what was idle for 5 s: we let go first, so that no request meets a closing connection.
+_KEEPALIVE_S = 4.0
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Response:
+    """An answer, read whole and unpacked. `where` is the address without secrets; `headers` do not care about case."""
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    content: bytes
+    where: str
+
+    @property
+    def text(self) -> str:
+        return self.content.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        """The value, or a `ValueError`."""
+        try:
+            return json.loads(self.content)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+
+
+def error_detail(response: Response) -> str:
+    """What the body of a bad response says, on one line and short: OpenAI's, FastAPI's or plain text."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = response.text
+    for _ in range(2):  # {"error": {"message": ...}}, {"error": ...}, {"detail": ...}
+        if isinstance(body, dict):
+            body = next((body[key] for key in ("error", "message", "detail") if body.get(key)), body)
+    try:
+        text = " ".join(whole(str(body)).split())
+    except (RecursionError, ValueError):  # nested as deep as JSON may be, or a number of thousands of digits
+        text = " ".join(response.text[:_MAX_DETAIL].split())
+    return text if len(text) <= _MAX_DETAIL else text[: _MAX_DETAIL - 3] + "..."
+
+
+# ---- the client ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """An address, taken apart once."""
+
+    url: yarl.URL
+    where: str
+    proxy: str | None
+    tls: ssl.SSLContext | bool
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class HttpClient:
+    """Requests over pooled connections. `what` names the server in messages; `secrets` never show in them.
+
+    `permanent`, `transient` and `late` (a time-out; `permanent` if left out) are the errors it raises. `read_timeout_s`
+    bounds the silence between two pieces of an answer. How many calls run at once is decided elsewhere, so the pool makes
+    nobody wait unless `max_connections` says so.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        permanent: type[ParallelSearchError],
+        transient: type[TransientError] = TransientError,
+        late: type[ParallelSearchError] | None = None,
+        headers: Mapping[str, str] | None = None,
+        secrets: Sequence[str] = (),
+        connect_timeout_s: float = 5.0,
+        read_timeout_s: float | None = None,
+        max_connections: int = 0,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        self.what, self.connect_timeout_s, self.read_timeout_s = what, connect_timeout_s, read_timeout_s
+        self.max_body_bytes = max_body_bytes
+        self._permanent, self._transient, self._late = permanent, transient, late or permanent
+        # Given with each request and not to aiohttp's session, which would show them to a proxy, keys and all.
+        self._headers = {
+            "User-Agent": f"parallelsearch/{__version__}",
+            "Accept": "*/*",
+            "Accept-Encoding": "gzip, deflate",
+            **(headers or {}),
+        }
+        self._secrets = [secret for secret in secrets if secret]
+        self._max_connections = max_connections
+        self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        self._targets: dict[str, _Target] = {}
+        weakref.finalize(self, _close_all, self._sessions)
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        timeout_s: float | None = None,
+        content: bytes | None = None,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        """The answer, read whole, whatever its status; `late` is raised if it is not there within `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self.stream(method, url, content=content, params=params, headers=headers) as answer:
+                    return await answer.read()
+        except TimeoutError:
+            raise self._late(
+                f"{self.what} {without_secrets(url)} did not answer within {timeout_s or 0:.3g} s"
+            ) from None
+
+    def stream(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Stream:
+        """`async with client.stream(...) as answer:` gives the head; leaving early closes the connection. `TimeoutError`
+        is raised if the body has not ended after `timeout_s`."""
+        return Stream(self, method, url, content, params, headers, timeout_s)
+
+    def error_of(self, response: Response) -> ParallelSearchError | None:
+        """The error a response stands for, to be raised or returned by the caller; None if its status is fine.
+
+        408, 425, 429 and 5xx give `transient` with the server's Retry-After, any other from 300 on gives `permanent`.
+        """
+        status = response.status
+        if status < 300:
+            return None
+        detail = error_detail(response)
+        message = f"{self.what} {response.where} answered {status} {response.reason}".rstrip()
+        message = f"{message}: {detail}" if detail else message
+        if status in _TRANSIENT_STATUS or (status >= 500 and status not in _PERMANENT_STATUS):
+            return self._transient(self.clean(message), retry_after_s(response.headers))
+        if status < 400:
+            message += f". It redirects to {response.headers.get('location', 'nowhere')}: use that address"
+        return self._permanent(self.clean(message))
+
+    def clean(self, message: str) -> str:
+        """The message without the secrets: a server may quote what it was sent."""
+        for secret in self._secrets:
+            message = message.replace(secret, "***")
+        return message
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop, and let go of those of others."""
+        own = self._sessions.pop(asyncio.get_running_loop(), None)
+        _close_all(self._sessions)
+        if own is not None:
+            await own.close()
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _session(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        session = self._sessions.get(loop)
+        if session is None:
+            import aiohttp
+
+            _close_all({other: self._sessions.pop(other) for other in list(self._sessions) if other.is_closed()})
+            session = self._sessions[loop] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=self._max_connections,
+                    keepalive_timeout=_KEEPALIVE_S,
+                    resolver=aiohttp.ThreadedResolver(),
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=False,
+            )
+        return session
+
+    def _timeout(self, total_s: float | None) -> aiohttp.ClientTimeout:
+        import aiohttp
+
+        return aiohttp.ClientTimeout(total_s, None, self.read_timeout_s, self.connect_timeout_s)
+
+    def _target(self, url: str) -> _Target:
+        target = self._targets.get(url)
+        if target is None:
+            if len(self._targets) >= 256:
+                self._targets.clear()
+            target = self._targets[url] = self._made_target(url)
+        return target
+
+    def _made_target(self, url: str) -> _Target:
+        import yarl
+
+        where = without_secrets(url)
+        try:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError("it does not begin with http:// or https:// and a host")
+            authority = parts.netloc.rpartition("@")[2]
+            plain = yarl.URL(urlunsplit((parts.scheme, authority, parts.path, parts.query, "")))
+            proxy = proxy_for(parts.scheme, parts.hostname, parts.port)
+        except ValueError as error:
+            raise self._permanent(f"{self.what} {where} has a bad address: {error}") from None
+        headers = {}
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+            headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+        return _Target(plain, where, proxy, tls_context() if parts.scheme == "https" else True, headers)
+
+    def _failure(self, error: Exception, where: str) -> ParallelSearchError:
+        """The error that a call without a whole answer stands for.
+
+        A connection that was refused, lost or not made in time is worth repeating. An unknown host name, a bad address
+        and a time-out while waiting for the answer are not: the work was probably done, and would be done again.
+        """
+        import aiohttp
+
+        target = f"{self.what} {where}"
+        if isinstance(error, BodyError):
+            text = str(error) or f"sent over {self.max_body_bytes >> 20} MiB; the answer was dropped"
+            return self._permanent(f"{target} {text}")
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            return self._transient(f"{target} could not be reached in time")
+        if isinstance(error, TimeoutError):
+            return self._late(f"{target} did not answer in time")
+        if isinstance(error, aiohttp.InvalidURL):
+            return self._permanent(f"{target} has a bad address")
+        causes = _causes(error)
+        reason = self.clean(_reason(error, causes))
+        if any(isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN for cause in causes):
+            return self._permanent(f"{target} has an unknown host name ({reason})")
+        if any(isinstance(cause, ssl.SSLError | ssl.CertificateError) for cause in causes):
+            return self._permanent(f"{target} has no valid TLS connection to offer ({reason})")
+        if isinstance(error, aiohttp.ClientProxyConnectionError):
+            return self._transient(f"{target} cannot be reached: the proxy refused the connection ({reason})")
+        if isinstance(error, aiohttp.ClientConnectorError):
+            return self._transient(f"{target} refused the connection; is it running? ({reason})")
+        if isinstance(error, aiohttp.ClientHttpProxyError):
+            return self._permanent(f"{target} cannot be reached: the proxy answered {error.status}")
+        if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError | OSError):
+            return self._transient(f"{target} broke the connection off ({reason})")
+        return self._permanent(f"{target} failed: {reason}")
+
+
+class Stream:
+    """One answer as it arrives: the head is there once it is entered, the body comes by `chunk` or `read`."""
+
+    __slots__ = (
+        "_client",
+        "_content",
+        "_headers",
+        "_is_over",
+        "_method",
+        "_num_bytes",
+        "_params",
+        "_response",
+        "_timeout_s",
+        "_unpacker",
+        "_url",
+        "headers",
+        "status",
+        "where",
+    )
+
+    def __init__(
+        self,
+        client: HttpClient,
+        method: str,
+        url: str,
+        content: bytes | None,
+        params: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None,
+        timeout_s: float | None,
+    ) -> None:
+        self._client, self._method, self._url, self._content = client, method, url, content
+        self._params, self._headers, self._timeout_s = params, headers, timeout_s
+        self._response: aiohttp.ClientResponse | None = None
+        self._unpacker: Unpacker | None = None
+        self._num_bytes = 0
+        self._is_over = False
+        self.where = ""
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
+
+    async def __aenter__(self) -> Stream:
+        client = self._client
+        target = client._target(self._url)
+        self.where = target.where
+        content: bytes | io.BytesIO | None = self._content
+        if self._content is not None and len(self._content) > _LARGE_BODY:
+            content = io.BytesIO(self._content)
+        try:
+            response = await client._session().request(
+                self._method,
+                target.url if self._params is None else target.url.update_query(self._params),
+                data=content,
+                headers={**client._headers, **(self._headers or {}), **target.headers},
+                allow_redirects=False,
+                proxy=target.proxy,
+                ssl=target.tls,
+                timeout=client._timeout(self._timeout_s),
+            )
+        except Exception as error:  # aiohttp's errors, the socket's, and ValueError for what cannot be sent
+            if self._timeout_s is not None and type(error) is TimeoutError:
+                raise
+            raise client._failure(error, target.where) from error
+        self._response = response
+        self.status, self.headers = response.status, response.headers
+        encodings = response.headers.get("Content-Encoding")
+        if encodings is not None:
+            try:
+                self._unpacker = Unpacker(encodings, client.max_body_bytes)
+            except BodyError as error:
+                response.close()
+                raise client._failure(error, target.where) from None
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        response, self._response = self._response, None
+        if response is not None:
+            if self._is_over:
+                response.release()
+            else:  # what was not read cannot be skipped: another answer must not begin with it
+                response.close()
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the end of the body has arrived: then `chunk` does not wait."""
+        return self._response is not None and self._response.content.at_eof()
+
+    async def chunk(self) -> bytes:
+        """The next piece of the body, unpacked; empty at its end. Raises when the body has outgrown the limit."""
+        if self._response is None:
+            raise RuntimeError("a stream is read inside its block")
+        client = self._client
+        content = self._response.content
+        try:
+            while data := await content.readany():
+                if self._unpacker is not None:
+                    data = b"".join(self._unpacker.feed(data))
+                self._num_bytes += len(data)
+                if self._num_bytes > client.max_body_bytes:
+                    raise BodyError("")
+                if data:
+                    return data
+        except Exception as error:
+            if self._timeout_s is not None and type(error) is TimeoutError:  # aiohttp's own is a subclass
+                raise
+            raise client._failure(error, self.where) from error
+        self._is_over = True
+        return b""
+
+    async def read(self) -> Response:
+        """The rest of the body."""
+        pieces = []
+        while piece := await self.chunk():
+            pieces.append(piece)
+        reason = self._response.reason if self._response is not None else None
+        return Response(self.status, reason or "", self.headers, b"".join(pieces), self.where)
+
+
+def get_now(client: HttpClient, url: str, *, timeout_s: float, params: Mapping[str, str] | None = None) -> Response:
+    """One GET from code that is not asynchronous, wherever it runs; the client is closed."""
+
+    async def get() -> Response:
+        try:
+            return await client.request("GET", url, params=params, timeout_s=timeout_s)
+        finally:
+            await client.aclose()
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(get())
+    outcome: list[Response | BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(asyncio.run(get()))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)  # this thread's own loop is running and cannot run another
+    thread.start()
+    thread.join()
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
+
+
+def _close_all(sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession]) -> None:
+    """Let go of pools that nobody will close: those of dead loops at once, those of living ones in their own time."""
+    while sessions:
+        loop, session = sessions.popitem()
+        closing = session.close()
+        try:
+            if loop.is_running():
+                asyncio.run_coroutine_threadsafe(closing, loop)
+            else:
+                closing.send(None)  # ends at once where the loop is closed
+                closing.close()
+        except (StopIteration, RuntimeError):
+            closing.close()
+
+
+def _reason(error: BaseException, causes: Sequence[BaseException]) -> str:
+    """What the socket said, rather than the library's sentence about it."""
+    for cause in reversed(causes):
+        if isinstance(cause, OSError) and cause.strerror:
+            return str(cause.strerror)
+    return str(error) or type(error).__name__
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """The error and everything it was raised from: the socket's own error is among them."""
+    found: list[BaseException] = []
+    left: list[BaseException | None] = [error]
+    while left:
+        cause = left.pop()
+        if cause is None or cause in found:
+            continue
+        found.append(cause)
+        left += [cause.__cause__ or cause.__context__, getattr(cause, "os_error", None)]
+    return found

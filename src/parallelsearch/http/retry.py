@@ -1,0 +1,129 @@
+"""Which failed calls are repeated, when, and how often: one answer for every client of this package.
+
+`TransientError` and its subclasses are worth repeating, everything else is not. `retrying` repeats them with exponential
+back-off and jitter; the server's own Retry-After wins over back-off, and one that is longer than the caller is willing to
+wait fails at once instead of sleeping. Nothing here opens a connection.
+
+    async for attempt in retrying(attempts=4):   # a new one for each call: it holds state
+        with attempt:
+            response = await client.request("POST", url, content=body, timeout_s=10)
+            if (error := client.error_of(response)) is not None:
+                raise error
+
+A backend under `search.py` raises the same errors and leaves the repeating to that layer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Any, TypeVar
+
+from parallelsearch.errors import TransientError
+
+T = TypeVar("T")
+
+
+class retrying:
+    """Try up to `attempts` times, as long as `error` is raised; the wait doubles from `first_wait_s` to `max_wait_s`.
+
+    Use it as `async for attempt in retrying(4): with attempt: ...` or `await retrying(4)(function, argument)`. The last
+    error comes out with the number of attempts in its message; other errors come out at once and unchanged. No attempt
+    begins after `deadline_s`, a time of the event loop's clock: then `TimeoutError` is raised.
+    """
+
+    def __init__(
+        self,
+        attempts: int,
+        max_wait_s: float = 30.0,
+        first_wait_s: float = 0.5,
+        error: type[TransientError] = TransientError,
+        deadline_s: float | None = None,
+    ) -> None:
+        self._attempts, self._max_wait_s, self._first_wait_s, self._error = attempts, max_wait_s, first_wait_s, error
+        self._deadline_s = deadline_s
+        self._number = 0
+        self._last: TransientError | None = None
+        self._is_done = False
+
+    async def __call__(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        async for attempt in self:
+            with attempt:
+                return await function(*arguments)
+        raise RuntimeError("gave up without a failure")  # not reached: the last failure is raised by the attempt
+
+    def __aiter__(self) -> retrying:
+        return self
+
+    async def __anext__(self) -> retrying:
+        if self._is_done:
+            raise StopAsyncIteration
+        if self._last is not None:
+            wait_s = self._wait_s(self._last.retry_after_s)
+            if self._deadline_s is not None:
+                left_s = self._deadline_s - asyncio.get_running_loop().time()
+                if left_s <= wait_s:
+                    await asyncio.sleep(max(0.0, left_s))
+                    raise TimeoutError from self._last
+            await asyncio.sleep(wait_s)
+        self._number += 1
+        return self
+
+    def _wait_s(self, asked_s: float | None) -> float:
+        if asked_s is not None:  # a tenth of jitter on top: many rollouts are told the same second
+            return asked_s * (1 + 0.1 * random.random())
+        ceiling_s = min(self._max_wait_s, self._first_wait_s * 2.0 ** min(self._number - 1, 32))
+        return ceiling_s * random.uniform(0.5, 1.0)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, self._error):
+            self._is_done = True
+            return False
+        asked_s = error.retry_after_s
+        if asked_s is not None and asked_s > self._max_wait_s:
+            why = f"; the server asks to wait {asked_s:.0f} s, more than the {self._max_wait_s:.0f} s allowed"
+        elif self._number >= self._attempts:
+            why = f" (after {self._attempts} attempts)" if self._attempts > 1 else ""
+        else:
+            self._last = error
+            return True
+        raise type(error)(f"{error}{why}", asked_s) from error
+
+
+def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """The seconds a server asks to wait: `retry-after-ms`, or `Retry-After` as seconds or as an HTTP date.
+
+    None if there is no such header or it makes no sense. `headers` is case-insensitive, as a response's, or lower-case.
+    """
+    milliseconds = _seconds(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after")
+    seconds = _seconds(value)
+    if seconds is not None or value is None:
+        return seconds
+    try:
+        date = parsedate_to_datetime(value.strip())
+    except (ValueError, OverflowError):
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return max(0.0, (date - (now or datetime.now(UTC))).total_seconds())
+
+
+def _seconds(value: str | None) -> float | None:
+    try:
+        number = float(value) if value is not None else math.nan
+    except ValueError:
+        return None
+    return max(0.0, number) if math.isfinite(number) else None

@@ -1,0 +1,84 @@
+"""Where a rollout ends, each limit with its one default, how wide rounds share their room, and what a question costs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from parallelsearch import grammar
+from parallelsearch.errors import UsageError
+
+MIN_TURN_TOKENS = 32
+"""A turn with less room than this is not started."""
+NARROW = 3
+"""A round of at most so many sub-queries has `max_observation_tokens` and shows all hits; a wider one has
+`tokens_per_subquery` for each and shows `WIDE_SHARE` of the hits."""
+WIDE_SHARE = 2 / 3
+"""Two of three. One of three would lose a tenth of the gold pages for nothing: docs/grammar.md has what was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a run costs, in any one currency: a million tokens read, a million written, a thousand queries sent."""
+
+    input_per_million: float = 0.0
+    output_per_million: float = 0.0
+    search_per_thousand: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not value >= 0:
+                raise UsageError(f"the price {name} must be 0 or more, not {value}")
+
+    def cost(self, num_read: int, num_written: int, num_queries: int) -> float:
+        tokens = num_read * self.input_per_million + num_written * self.output_per_million
+        return tokens / 1e6 + num_queries * self.search_per_thousand / 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where a rollout ends. Tokens count prompt, turns and results together; None means no limit.
+
+    The results of a round have `max_observation_tokens`, and those of a wide one `tokens_per_subquery` for each that it asks,
+    where that is more; 0 gives every round the same room and shows all hits, however many sub-queries share it.
+    `max_billed_tokens` counts as a server's bill does: every call reads all that was said before it. `max_cost` is the same
+    in money, by `prices`. What would pass them is not called; the last call that fits must answer.
+    """
+
+    max_turns: int = 4
+    max_tokens_per_turn: int = 500
+    max_observation_tokens: int = 1000
+    tokens_per_subquery: int = 200
+    max_tokens: int = 6000
+    max_subqueries: int = grammar.MAX_SUBQUERIES
+    timeout_s: float | None = 600.0
+    max_billed_tokens: int | None = None
+    max_cost: float | None = None
+    prices: Prices | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_cost is not None and self.prices is None:
+            raise UsageError("max_cost needs prices: what a million tokens read and a million written cost")
+        for limit in (self.max_billed_tokens, self.max_cost):
+            if limit is not None and not limit > 0:
+                raise UsageError(f"max_billed_tokens and max_cost must be above 0, not {limit}")
+        for name in ("max_turns", "max_observation_tokens", "max_tokens", "max_subqueries"):
+            if not getattr(self, name) >= 1:  # not: NaN is neither
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.tokens_per_subquery >= 0:
+            raise UsageError(f"tokens_per_subquery must be 0 or more, not {self.tokens_per_subquery}")
+        if not self.max_tokens_per_turn >= MIN_TURN_TOKENS:
+            raise UsageError(f"max_tokens_per_turn must be at least {MIN_TURN_TOKENS}, not {self.max_tokens_per_turn}")
+        if self.timeout_s is not None and not self.timeout_s > 0:
+            raise UsageError(f"timeout_s must be above 0, not {self.timeout_s}")
+
+    def observation_tokens(self, num_subqueries: int) -> int:
+        """The most that the results of a round may have. The room that is left in the context may be less."""
+        if num_subqueries <= NARROW:
+            return self.max_observation_tokens
+        return max(self.max_observation_tokens, num_subqueries * self.tokens_per_subquery)
+
+    def num_shown(self, num_subqueries: int, k: int) -> int | None:
+        """How many of the `k` hits of a sub-query a wide round shows; None for a round that shows all."""
+        if num_subqueries <= NARROW or not self.tokens_per_subquery:
+            return None
+        return max(1, round(k * WIDE_SHARE))

@@ -1,0 +1,264 @@
+"""A policy behind Anthropic's Messages API, or a server that speaks it: native tool calls, thinking, one request a turn.
+
+The dialect `tools` is its own; the tags work too, with `stop_sequences`. Calls are asked for as they are written, so that a
+query starts when its JSON string closes. What is sent and read is in `anthropic_wire`; connections, the key, time-outs and
+retries are in `server`.
+
+Thinking counts as output. A turn of a model that thinks gets `thinking_tokens` on top of the turn's own limit, since that one
+is meant for what the model says. Many models think without being asked to: that is learned from the first answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from parallelsearch.dialect import Tool
+from parallelsearch.errors import PolicyError, TransientError, UsageError
+from parallelsearch.http import error_detail
+from parallelsearch.policy.anthropic_wire import EAGER, MessageTurn, messages_of, tools_of
+from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
+from parallelsearch.policy.openai_wire import Turn, json_bytes
+from parallelsearch.policy.server import MAX_CHARS_PER_TOKEN, ServerPolicy, is_about_context
+from parallelsearch.trajectory import Segment
+
+log = logging.getLogger(__name__)
+
+PUBLIC = "https://api.anthropic.com"
+_VERSION = "2023-06-01"
+_KINDS_OF_THINKING = ("adaptive", "between_tools", "disabled")
+_MIN_BUDGET = 1024
+_OPTIONAL_FIELDS = {
+    "temperature": r"\btemperature\b",
+    "top_p": r"\btop_p\b",
+    "output_config": r"\boutput_config\b|\beffort\b",
+    EAGER: rf"\b{EAGER}\b",
+}
+"""Sent where useful, left out from then on if the server names them in a refusal: newer models take no temperature."""
+
+
+class AnthropicPolicy(ServerPolicy):
+    """The model `model` of the Messages API at `base_url` (the part before `/v1/messages`).
+
+    `thinking` is "adaptive", "between_tools", "disabled", or a number of tokens for models that want a budget; left out, the
+    model does as it does. `reasoning_effort` is its `effort`. `settings` are those of `ServerPolicy`.
+    """
+
+    name = "anthropic"
+    takes_tools = True
+    options: Mapping[str, type] = {"thinking": str, "thinking_tokens": int, **ServerPolicy.options}
+    example = PUBLIC
+    empty_purse = "enforced_spend_limit_reached"
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str = PUBLIC,
+        *,
+        api_key_env: str = "ANTHROPIC_API_KEY",
+        thinking: str | int | None = None,
+        thinking_tokens: int = 4096,
+        dialect: str | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(base_url, model, api_key_env=api_key_env, **settings)
+        if thinking_tokens < 0:
+            raise UsageError(f"thinking_tokens is how much a turn may think beside its answer, not {thinking_tokens}")
+        self.dialect = dialect or "tools"
+        self.thinking = _thinking(thinking)
+        self.thinking_tokens = thinking_tokens
+        self._thinks = self.thinking is not None and self.thinking["type"] != "disabled"
+
+    @classmethod
+    def from_address(cls, address: str, **options: Any) -> AnthropicPolicy:
+        """`#MODEL`, or `BASE_URL?thinking=adaptive#MODEL`: options after `?`, the model after `#`.
+
+        `options` are the constructor's own; one that stands in the address wins.
+        """
+        base_url, model, found = cls.taken_apart(address, options)
+        if model is None:
+            guess = base_url if base_url and "://" not in base_url else "MODEL"
+            raise UsageError(
+                f"'anthropic:{address}' names no model; the model stands after '#', like anthropic:#{guess}"
+            )
+        return cls(model, base_url or PUBLIC, **found)
+
+    def __repr__(self) -> str:
+        return f"AnthropicPolicy({self.model!r}, {self.base_url!r})"
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": self.name,
+            "base_url": self.base_url,
+            "model": self.model,
+            "continuation": "user-message",
+            "streams": self.streams,
+            "thinking": self.thinking,
+            "reasoning_effort": self.reasoning_effort,
+            "extra_body": self.extra_body,
+        }
+
+    def prompt(self, text: str, question: str, tools: Sequence[Tool] = ()) -> Segment:
+        return Segment("prompt", text)
+
+    async def generate(
+        self,
+        segments: Sequence[Segment],
+        *,
+        stop: Sequence[str],
+        max_tokens: int,
+        sampling: Sampling,
+        session: str,
+        on_text: OnText | None = None,
+        tools: Sequence[Tool] = (),
+        on_call: OnCall | None = None,
+    ) -> Generation:
+        if self._key() is None and self.base_url == PUBLIC:
+            raise PolicyError(
+                f"there is no key for {PUBLIC}: set {self.api_key_env}, or name another variable with api_key_env"
+            )
+
+        def made(said: str, on_call: OnCall | None) -> MessageTurn:
+            max_chars = (max_tokens + self._room()) * MAX_CHARS_PER_TOKEN
+            return MessageTurn(stop, on_text, said, with_calls=bool(tools), on_call=on_call, max_chars=max_chars)
+
+        async def asked() -> tuple[MessageTurn, Generation]:
+            fields = self._fields(segments, stop, max_tokens, sampling, tools)
+            turn, generation = await self._try(
+                made, lambda turn, deadline_s: self._exchange(fields, turn, deadline_s), on_call, deadline_s
+            )
+            assert isinstance(turn, MessageTurn)
+            return turn, generation
+
+        deadline_s = self._deadline_s()
+        with self._as_policy_errors():
+            turn, generation = await asked()
+            if turn.is_all_thought and not self._thinks and not turn.said:  # now it is known to think: again, with room
+                self._thinks = True
+                spent = generation.usage or {}
+                turn, generation = await asked()
+                generation.usage = {
+                    name: number + spent.get(name, 0) for name, number in (generation.usage or {}).items()
+                }
+        self._thinks = self._thinks or turn.has_thought
+        if turn.is_all_thought:
+            log.warning(
+                "%s thought until the turn's tokens were used up and said nothing; raise thinking_tokens (%d), or set "
+                "reasoning_effort=low",
+                self._who,
+                self.thinking_tokens,
+            )
+        return generation
+
+    # ---- the request -------------------------------------------------------------------------------------------------
+
+    def _room(self) -> int:
+        """How many tokens a turn has for thinking, beside those for what it says."""
+        return int((self.thinking or {}).get("budget_tokens", self.thinking_tokens)) if self._thinks else 0
+
+    def _fields(
+        self,
+        segments: Sequence[Segment],
+        stop: Sequence[str],
+        max_tokens: int,
+        sampling: Sampling,
+        tools: Sequence[Tool],
+    ) -> dict[str, Any]:
+        is_thinking = self.thinking is not None and self.thinking["type"] != "disabled"
+        fields: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": max_tokens + self._room(),
+            "messages": messages_of(segments),
+            "stream": self.streams,
+            "thinking": self.thinking,
+            # The API takes none of white space alone; there the turn is cut here.
+            "stop_sequences": [string for string in stop if string.strip()] or None,
+            "output_config": None if self.reasoning_effort is None else {"effort": self.reasoning_effort},
+        }
+        if tools:
+            fields["tools"] = tools_of(tools, is_eager=self.streams)
+        if not is_thinking:  # a model that thinks draws in its own way
+            fields["temperature"] = sampling.temperature
+            if sampling.top_p != 1.0:
+                fields["top_p"] = sampling.top_p
+        fields |= self.extra_body
+        return {key: value for key, value in fields.items() if value is not None}
+
+    def _body(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields that this server is known to take."""
+        body = {key: value for key, value in fields.items() if key not in self._unknown_fields}
+        if EAGER in self._unknown_fields and "tools" in body:
+            body["tools"] = [{key: value for key, value in tool.items() if key != EAGER} for tool in body["tools"]]
+        if not 0 <= body.get("temperature", 0) <= 1:
+            raise PolicyError(f"{self._who} takes temperatures from 0 to 1, not {body['temperature']}")
+        return body
+
+    def _learn(self, body: dict[str, Any], detail: str) -> bool:
+        """The server complains about a field that it does not have to know: do without. True if that changes anything."""
+        if is_about_context(detail) or ("thinking" in body and "thinking" in detail):  # that one was asked for
+            return False
+        sent = {*body, *(key for tool in body.get("tools", ()) for key in tool)}
+        named = {name for name, pattern in _OPTIONAL_FIELDS.items() if name in sent and re.search(pattern, detail)}
+        if {"temperature", "top_p"} <= named:  # some models take one of them, not both
+            named.discard("temperature")
+        return self._leave_out(named)
+
+    def _headers(self, key: str | None) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "anthropic-version": _VERSION}
+        return headers if key is None else {**headers, "x-api-key": key}
+
+    def _endpoint(self, path: str) -> str:
+        has_version = urlsplit(self._url).path.rstrip("/").endswith("/v1")
+        return super()._endpoint(path if has_version else f"v1/{path}")
+
+    # ---- the answer --------------------------------------------------------------------------------------------------
+
+    async def _exchange(self, fields: dict[str, Any], turn: Turn, deadline_s: float) -> None:
+        """Send the request and feed the turn with what comes back."""
+        for _ in range(len(_OPTIONAL_FIELDS) + 1):
+            body = self._body(fields)
+            key = self._key()
+            async with self._http.stream(
+                "POST",
+                self._endpoint("messages"),
+                content=json_bytes(body),
+                headers=self._headers(key),
+                timeout_s=self._left_s(deadline_s),
+            ) as answer:
+                if answer.status < 300:
+                    await self._read_answer(answer, turn, key)
+                    return
+                response = await answer.read()
+            if response.status not in (400, 422) or not self._learn(body, error_detail(response)):
+                raise await self._status_error(response)
+
+    async def _not_found_hint(self) -> str:
+        try:
+            names = [str(entry["id"]) for entry in await self._entries()]
+        except (PolicyError, TransientError):
+            return f"Is the address right? {PUBLIC} is asked where none is given, like anthropic:#{self.model}"
+        if self.model in names:
+            return f"The server has the model '{self.model}' but not this kind of call"
+        return f"It has no model '{self.model}'; it has: {', '.join(names) or 'none'}"
+
+
+def _thinking(asked: str | int | None) -> dict[str, Any] | None:
+    """What is sent for the option `thinking`."""
+    if asked is None:
+        return None
+    if asked == "adaptive":  # newer models leave the text out unless it is asked for; the record wants it
+        return {"type": asked, "display": "summarized"}
+    if asked in _KINDS_OF_THINKING:
+        return {"type": asked}
+    try:
+        budget = int(asked)
+    except ValueError:
+        budget = 0
+    if budget < _MIN_BUDGET:
+        raise UsageError(
+            f"thinking is {', '.join(_KINDS_OF_THINKING)} or a number of tokens from {_MIN_BUDGET} on, not '{asked}'"
+        )
+    return {"type": "enabled", "budget_tokens": budget}

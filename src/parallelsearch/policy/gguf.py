@@ -1,0 +1,228 @@
+"""The `gguf:` policy: a model in a GGUF file on llama.cpp, with or without a LoRA adapter. The engine of a laptop: no torch.
+
+Tokens are as exact as those of `hf:`, and so are the rules of what may hold control tokens: the same text side reads a small
+tokenizer here, whose vocabulary and chat template come from the file. An adapter is put on the base when it is loaded, in
+its own precision; nothing is merged.
+
+Needs the extra `llama`. Weights are mapped into memory, so that several processes share them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from parallelsearch.dialect import Tool
+from parallelsearch.errors import PolicyError, UsageError, nearest, require
+from parallelsearch.policy import models
+from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
+from parallelsearch.policy.encoding import EnginePolicy, Template
+from parallelsearch.policy.engine.llama import ByteStops, LlamaEngine
+from parallelsearch.policy.gguf_lora import DIALECT_KEY, Base, as_gguf
+from parallelsearch.policy.llama_cpp import EXTRA, Model, library, num_cores
+from parallelsearch.trajectory import Segment
+
+SUFFIX = ".gguf"
+DEFAULT_MAX_CONTEXT = 4096
+_FORM = "gguf:FILE+ADAPTER"
+_LAST_SPACE = re.compile(r"(?<=\s)(?=\s\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class GgufSpec:
+    """What an address names: the base, as written and as a file, and the adapter: a folder written by peft or a GGUF file."""
+
+    name: str
+    file: Path
+    adapter: Path | None = None
+
+
+def parse_gguf(spec: str) -> GgufSpec:
+    """`FILE` or `FILE+ADAPTER`, resolved. A file whose own name has a plus sign is still found."""
+    base, plus, adapter = spec.rpartition("+")
+    if not plus or Path(spec).expanduser().is_file():
+        return GgufSpec(spec, _find_file(spec))
+    if adapter.endswith(SUFFIX):
+        lora = Path(adapter).expanduser()
+        if not lora.is_file():
+            raise UsageError(f"there is no adapter file '{adapter}'; expected {_FORM}")
+        return GgufSpec(base, _find_file(base), lora)
+    return GgufSpec(base, _find_file(base), models.find_adapter(adapter, _FORM))
+
+
+def _find_file(name: str) -> Path:
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    if (packaged := models.packaged_gguf(name)) is not None:
+        return packaged
+    if name in models.PACKAGED:
+        raise UsageError(f"the weights of '{name}' are not installed; they come with: {models.WEIGHTS_HINT}")
+    if path.is_dir():
+        found = sorted(file.name for file in path.glob(f"*{SUFFIX}"))
+        raise UsageError(
+            f"'{name}' is a folder; name a file in it: gguf:{path / found[0]}"
+            if found
+            else f"'{name}' is a folder without a {SUFFIX} file. For a transformers model write hf:{name}, or make a file of "
+            f"it: parallelsearch export hf:{name} MODEL{SUFFIX}"
+        )
+    raise UsageError(
+        f"there is no file '{name}'; expected a {SUFFIX} file, or '{models.SMOLLM2}' for the packaged one."
+        f"{nearest(name, models.PACKAGED)}"
+    )
+
+
+class GgufTokenizer:
+    """The vocabulary of a GGUF file, with the methods that the text side asks of a tokenizer."""
+
+    def __init__(self, model: Model, cuts_as_gpt2: bool = False) -> None:
+        """`cuts_as_gpt2`: of several spaces or line breaks before a digit the last one stands apart. transformers reads the
+        packaged base so, though the file names SmolLM's own cut, and the adapter of this package was trained with it."""
+        self._model, self._cuts_as_gpt2 = model, cuts_as_gpt2
+        self.chat_template = model.chat_template
+        self.all_special_tokens = list(model.control_tokens().values())
+        self.piece = lru_cache(maxsize=None)(model.piece)
+
+    def encode(self, text: str, *, add_special_tokens: bool, split_special_tokens: bool) -> list[int]:
+        ids: list[int] = []
+        for number, part in enumerate(_LAST_SPACE.split(text) if self._cuts_as_gpt2 else [text]):
+            ids += self._model.encode(
+                part, is_trusted=not split_special_tokens, adds_frame=add_special_tokens and number == 0
+            )
+        return ids
+
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        """Their text; control tokens are left out, nothing is tidied."""
+        return b"".join(map(self.piece, ids)).decode("utf-8", "replace")
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> str:
+        options.pop("tokenize", None)
+        tokens = {f"{which}_token": self._model.token_text(which) for which in ("bos", "eos")}
+        text: str = self._template.render(messages=messages, **({"tools": None} | tokens | options))
+        return text
+
+    @cached_property
+    def _template(self) -> Any:
+        """Compiled as transformers does it: templates are written for that."""
+        import json
+        from datetime import datetime
+
+        sandbox = require("jinja2.sandbox", EXTRA)
+
+        def refuse(message: str) -> None:
+            raise UsageError(message)
+
+        def tojson(value: Any, **options: Any) -> str:  # jinja2's own escapes what HTML would read
+            return json.dumps(value, **({"ensure_ascii": False} | options))
+
+        environment = sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = tojson
+        environment.globals["raise_exception"] = refuse
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        return environment.from_string(self.chat_template or "")
+
+
+class GgufPolicy(EnginePolicy):
+    """A GGUF file and the llama.cpp engine that runs it."""
+
+    name = "gguf"
+    streams = True
+    engine: LlamaEngine
+
+    def __init__(
+        self,
+        spec: GgufSpec,
+        *,
+        max_context: int | None = None,
+        max_slots: int = 8,
+        num_threads: int | None = None,
+        template: Template = "auto",
+    ) -> None:
+        """`max_slots` turns run at once, each with a cache of `max_context` tokens, made when it is needed. `num_threads` is
+        the number of cores where it is not given."""
+        if max_slots < 1 or (num_threads is not None and num_threads < 1):
+            raise UsageError("max_slots and num_threads are numbers from 1 on")
+        self._spec = spec
+        self._model = Model(spec.file)
+        try:
+            self._put_adapter()
+            is_packaged = spec.file == models.packaged_gguf(models.SMOLLM2)
+            super().__init__(GgufTokenizer(self._model, is_packaged), spec.name, template)
+            limit = self._model.max_context or DEFAULT_MAX_CONTEXT
+            if max_context is not None and not 0 < max_context <= limit:
+                raise UsageError(
+                    f"max_context is a number up to {limit}, what '{spec.name}' was made for, not {max_context}"
+                )
+            self.max_context: int = max_context or min(limit, DEFAULT_MAX_CONTEXT)
+            self.engine = LlamaEngine(
+                self._model,
+                ByteStops(self.tokenizer.piece),
+                self.max_context,
+                num_threads=num_threads or num_cores(),
+                max_slots=max_slots,
+            )
+        except BaseException:
+            self._model.close()
+            raise
+        self.dialect = self._model.adapter_setting(DIALECT_KEY) or self._model.setting(DIALECT_KEY)
+
+    @classmethod
+    def from_address(cls, spec: str, **options: Any) -> GgufPolicy:
+        """The policy that `gguf:SPEC` names: `FILE` or `FILE+ADAPTER`."""
+        library()  # what is not installed is told before what is not found
+        return cls(parse_gguf(spec), **options)
+
+    def _put_adapter(self) -> None:
+        adapter = self._spec.adapter
+        if adapter is None:
+            return
+        if adapter.is_file():
+            self._model.put_adapter(adapter)
+            return
+        family = self._model.setting("general.architecture") or "unknown"
+        heads = int(self._model.setting(f"{family}.attention.head_count") or 0)
+        kv_heads = int(self._model.setting(f"{family}.attention.head_count_kv") or heads)
+        with as_gguf(adapter, Base(family, heads, kv_heads)) as file:
+            try:
+                self._model.put_adapter(file)
+            except PolicyError as error:
+                raise PolicyError(f"the adapter '{adapter}' does not fit '{self._spec.name}': {error}") from error
+
+    # ---- the protocol ------------------------------------------------------------------------------------------------
+
+    async def generate(
+        self,
+        segments: Sequence[Segment],
+        *,
+        stop: Sequence[str],
+        max_tokens: int,
+        sampling: Sampling,
+        session: str,
+        on_text: OnText | None = None,
+        tools: Sequence[Tool] = (),
+        on_call: OnCall | None = None,
+    ) -> Generation:
+        """`tools` stand in the prompt already, and calls in the text, where the dialect reads them."""
+        return await self.run_engine(segments, stop, max_tokens, sampling, session, on_text)
+
+    def describe(self) -> dict[str, Any]:
+        adapter = self._spec.adapter
+        record = {"kind": self.name, "model": self.label, "weights": models.quick_file_hash(self._spec.file)}
+        if adapter is not None:
+            mark = models.quick_file_hash(adapter) if adapter.is_file() else models.quick_hash(adapter)
+            record |= {"adapter": adapter.name, "adapter_weights": mark}
+        return record | {"llama_cpp": library().version} | self.engine.describe()
+
+    async def aclose(self) -> None:
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self.engine.close()
+        self._model.close()

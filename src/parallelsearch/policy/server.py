@@ -1,0 +1,317 @@
+"""What policies behind a model server have in common: the address, the key, time-outs, retries and the reading of streams.
+
+A subclass says what a request looks like and which `Turn` reads the answer. A failed call is repeated. If part of the turn
+had already been handed to `on_text`, the new one has to begin with the same text, which is not handed out twice; a server
+that then says something else is an error. A field that a server need not know is left out once it has refused it, and that
+is said once. The API key is read from the environment for each call and kept nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+
+from parallelsearch.errors import PolicyError, TransientError, UsageError, nearest
+from parallelsearch.http import HttpClient, Response, Stream, retrying, without_secrets
+from parallelsearch.policy.base import Generation, OnCall, Policy
+from parallelsearch.policy.openai_wire import EventReader, Turn, read_json, read_many_json
+
+log = logging.getLogger(__name__)
+
+MAX_CHARS_PER_TOKEN = 128
+"""No tokenizer has longer ones; a stream that goes on past so many does not keep to its limit."""
+_GRACE_S = 0.5
+"""How long a server may take to say goodbye (usage, end of stream) after the stop string."""
+_CONTEXT = re.compile(
+    r"context.{0,10}(length|window|size|limit)|maximum.{0,20}(length|tokens)|prompt.{0,20}too long", re.I
+)
+_FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+class ServerPolicy(Policy):
+    """A model behind `base_url`.
+
+    `timeout_s` bounds the whole turn, retries included, `read_timeout_s` the silence between two chunks of a stream.
+    `extra_body` is merged into every request; a value of None leaves a field out.
+    """
+
+    options: Mapping[str, type] = {
+        "api_key_env": str,
+        "timeout_s": float,
+        "connect_timeout_s": float,
+        "read_timeout_s": float,
+        "max_attempts": int,
+        "max_wait_s": float,
+        "stream": bool,
+        "dialect": str,
+        "reasoning_effort": str,
+    }
+    """What may stand after `?` in an address."""
+    example = "http://localhost:8000/v1"
+    empty_purse = "insufficient_quota"
+    """Stands in an answer that has the status of a rate limit and means a bill: waiting does not help."""
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str | None,
+        *,
+        api_key_env: str,
+        timeout_s: float = 600.0,
+        connect_timeout_s: float = 10.0,
+        read_timeout_s: float = 120.0,
+        max_attempts: int = 4,
+        max_wait_s: float = 30.0,
+        stream: bool = True,
+        reasoning_effort: str | None = None,
+        extra_body: Mapping[str, Any] | None = None,
+    ) -> None:
+        shown = without_secrets(base_url.rstrip("/"))
+        try:
+            parts = urlsplit(base_url)
+            is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError as error:
+            raise UsageError(f"'{shown}' is not an address of a server ({error})") from error
+        if not is_good:
+            raise UsageError(f"'{shown}' is not an address of a server; write it like {self.example}")
+        if max_attempts < 1 or not all(seconds > 0 for seconds in (timeout_s, connect_timeout_s, read_timeout_s)):
+            raise UsageError("max_attempts and the time-outs of a model server must be greater than zero")
+        self._url = base_url
+        self.base_url = shown
+        self.model = model or None
+        self.api_key_env = api_key_env
+        self.timeout_s, self.connect_timeout_s, self.read_timeout_s = timeout_s, connect_timeout_s, read_timeout_s
+        self.max_attempts, self.max_wait_s = max_attempts, max_wait_s
+        self.streams = stream
+        self.reasoning_effort = reasoning_effort
+        self.extra_body = dict(extra_body or {})
+        try:
+            json.dumps(self.extra_body)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"extra_body goes into a JSON request, and cannot: {error}") from error
+        self._http = HttpClient(
+            "model server",
+            permanent=PolicyError,
+            connect_timeout_s=connect_timeout_s,
+            # A whole answer comes after a long silence, a streamed one does not.
+            read_timeout_s=min(read_timeout_s, timeout_s) if stream else timeout_s,
+        )
+        self._unknown_fields: set[str] = set()
+
+    @classmethod
+    def taken_apart(cls, address: str, options: Mapping[str, Any]) -> tuple[str, str | None, dict[str, Any]]:
+        """Of `BASE_URL?option=value#MODEL`: the address, the model, and the options, of which those in the address win."""
+        rest, _, model = address.partition("#")
+        base_url, _, query = rest.partition("?")
+        found = dict(options)
+        for key, value in parse_qsl(query, keep_blank_values=True):
+            found[key] = _option(key, value, cls.options)
+        return base_url, unquote(model) or None, found
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    # ---- the request -------------------------------------------------------------------------------------------------
+
+    @property
+    def _who(self) -> str:
+        return f"model server {self.base_url}"
+
+    def _key(self) -> str | None:
+        key = os.environ.get(self.api_key_env, "").strip()
+        if not (key.isascii() and key.isprintable()):  # the client would quote it in its own message
+            raise PolicyError(f"the key in the environment variable {self.api_key_env} has characters that no key has")
+        return key or None
+
+    def _headers(self, key: str | None) -> dict[str, str]:
+        headers = {"Content-Type": "application/json"}
+        return headers if key is None else {**headers, "Authorization": f"Bearer {key}"}
+
+    def _endpoint(self, path: str) -> str:
+        return _joined(self._url, path)
+
+    def _leave_out(self, fields: set[str]) -> bool:
+        """Do without these fields from now on. True if that changes anything for the request they were in."""
+        if fields - self._unknown_fields:
+            log.warning("%s does not take %s; asked without from now on", self._who, ", ".join(sorted(fields)))
+        self._unknown_fields |= fields
+        return bool(fields)
+
+    # ---- the answer --------------------------------------------------------------------------------------------------
+
+    def _deadline_s(self) -> float:
+        return asyncio.get_running_loop().time() + self.timeout_s
+
+    @staticmethod
+    def _left_s(deadline_s: float) -> float:
+        left_s = deadline_s - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            raise TimeoutError
+        return left_s
+
+    async def _try(
+        self,
+        make: Callable[[str, OnCall | None], Turn],
+        exchange: Callable[[Turn, float], Awaitable[None]],
+        on_call: OnCall | None,
+        deadline_s: float,
+    ) -> tuple[Turn, Generation]:
+        """The turn, asked for until it is whole or the attempts or the time are used up."""
+        said = ""
+        async for attempt in retrying(self.max_attempts, self.max_wait_s, deadline_s=deadline_s):
+            with attempt:
+                turn = make(said, on_call)
+                try:
+                    await exchange(turn, deadline_s)
+                    generation = self._without_key(turn.generation(self.count_tokens))
+                finally:
+                    said = turn.said
+                    if turn.has_called:  # what a second try starts early could not be told from the first
+                        on_call = None
+        return turn, generation
+
+    def _without_key(self, generation: Generation) -> Generation:
+        """A key that the server echoes in pieces, each too short to be known by, must not get into the record."""
+        key = self._key()
+        if key is not None and key in generation.text:
+            generation.text, generation.token_ids, generation.logprobs = scrubbed(generation.text, key), None, None
+        return generation
+
+    @contextmanager
+    def _as_policy_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError as error:
+            raise PolicyError(f"{self._who} did not finish the turn within {self.timeout_s:g} s") from error
+        except TransientError as error:
+            raise PolicyError(str(error)) from error
+
+    async def _read_answer(self, answer: Stream, turn: Turn, key: str | None) -> None:
+        """Feed the turn with an answer, whole or streamed: a server need not do what it was asked for."""
+        if answer.headers.get("content-type", "").startswith("text/event-stream"):
+            await self._read_stream(answer, turn, key)
+        else:
+            turn.feed(self._json((await answer.read()).content, key))
+
+    async def _read_stream(self, answer: Stream, turn: Turn, key: str | None) -> None:
+        """Read to the end, or until the server runs past the stop string; leaving early closes the connection."""
+        reader = EventReader()
+        is_over = is_done = False
+        deadline_s: float | None = None
+        clock = asyncio.get_running_loop().time
+        while not is_over:
+            if deadline_s is None or answer.is_at_end:
+                chunk = await answer.chunk()
+            else:  # the turn is there, whatever becomes of the rest
+                try:
+                    async with asyncio.timeout_at(deadline_s):
+                        chunk = await answer.chunk()
+                except (TimeoutError, PolicyError, TransientError):
+                    return
+            is_over = not chunk
+            events = reader.feed(chunk)
+            if is_done:
+                continue
+            for at, data in enumerate(events):
+                if len(data) < 20 and data.strip() == b"[DONE]":
+                    is_done, events = True, events[:at]
+                    break
+            # A busy client finds several events in what it reads.
+            values = read_many_json(events) if key is None and len(events) > 1 else None
+            for value in values if values is not None else (self._json(data, key) for data in events):
+                turn.feed(value)
+                if turn.ran_on:
+                    return
+            if deadline_s is None and (turn.has_stopped or turn.is_whole or is_done):
+                # Read on a little, for the usage and so that the connection can be used again.
+                deadline_s = clock() + _GRACE_S
+
+    def _json(self, data: bytes, key: str | None) -> object:
+        if key is not None:
+            data = data.replace(key.encode(), b"***")
+        try:
+            return read_json(data)
+        except ValueError as error:
+            head = " ".join(data[:1000].decode("utf-8", "replace").split())[:120]
+            raise PolicyError(f"{self._who} sent something that is not JSON: {head!r}") from error
+
+    def _plain_error(self, response: Response) -> PolicyError | TransientError | None:
+        """What a bad status means on any path."""
+        error = self._http.error_of(response)
+        if error is None:
+            return None
+        key = self._key()
+        message = scrubbed(str(error), key)
+        if response.status in (401, 403):
+            refused, missing = f"It refused the key in {self.api_key_env}", f"No key was sent: set {self.api_key_env}"
+            hint = missing if key is None else refused
+            return PolicyError(f"{message}. {hint}, or name another variable with api_key_env")
+        if isinstance(error, TransientError) and self.empty_purse not in response.text:
+            return TransientError(message, error.retry_after_s)
+        return PolicyError(message)
+
+    async def _status_error(self, response: Response) -> PolicyError | TransientError:
+        """What a bad status means for a turn, and what to do about it."""
+        error = self._plain_error(response) or PolicyError(f"{self._who} answered {response.status}")
+        if response.status == 404:
+            return PolicyError(f"{error}. {await self._not_found_hint()}")
+        if response.status in (400, 413, 422) and (response.status == 413 or is_about_context(str(error))):
+            return PolicyError(f"the conversation no longer fits into the model's context: {error}")
+        return error
+
+    @abstractmethod
+    async def _not_found_hint(self) -> str:
+        """What may be wrong where the server knows no such path or model."""
+
+    async def _entries(self) -> list[dict[str, Any]]:
+        """The models that the server lists."""
+        key = self._key()
+        response = await self._http.request(
+            "GET", self._endpoint("models"), headers=self._headers(key), timeout_s=self.read_timeout_s
+        )
+        if (failure := self._plain_error(response)) is not None:
+            raise failure
+        listing = self._json(response.content, key)
+        data = listing.get("data") if isinstance(listing, dict) else None
+        if not isinstance(data, list):
+            raise PolicyError(f"{self._who} does not list its models; name one, like {self.base_url}#MODEL")
+        return [entry for entry in data if isinstance(entry, dict) and "id" in entry]
+
+
+def is_about_context(detail: str) -> bool:
+    """The conversation is too long, says the server."""
+    return _CONTEXT.search(detail) is not None
+
+
+def scrubbed(text: str, key: str | None) -> str:
+    """A server may quote the key it was sent."""
+    return text if key is None else text.replace(key, "***")
+
+
+def _option(key: str, value: str, known: Mapping[str, type]) -> object:
+    """An option of an address, as the type it has."""
+    kind = known.get(key)
+    if kind is None:
+        raise UsageError(
+            f"'{key}' is not an option of a model server; there are: {', '.join(known)}.{nearest(key, known)}"
+        )
+    try:
+        return _FLAGS[value.lower()] if kind is bool else kind(value)
+    except (KeyError, ValueError) as error:
+        what = {bool: "0 or 1", int: "a whole number", float: "a number"}[kind]
+        raise UsageError(f"the option {key} of a model server is {what}, not '{value}'") from error
+
+
+@functools.lru_cache(maxsize=64)
+def _joined(url: str, path: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc, f"{parts.path.rstrip('/')}/{path}", parts.query, ""))

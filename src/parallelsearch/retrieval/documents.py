@@ -1,0 +1,227 @@
+"""Files that people write, as title and text: plain text, Markdown, reStructuredText, HTML and PDF.
+
+The title is what the file itself calls its first heading, and the file's name only where it has none. Every reader takes
+time in proportion to the file, whatever is in it, and a file or its text has at most 32 MiB. PDF is read by pypdf (extra
+`files`). Nothing is run, fetched or rendered: a page that is a picture has no text, and its file is a bad one.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import itertools
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from parallelsearch.errors import DataError, require
+from parallelsearch.files import MAX_LINE_BYTES, decoded, open_bytes
+from parallelsearch.retrieval.base import Passage
+from parallelsearch.untrusted import whole
+
+MAX_PAGES = 5_000
+MAX_TITLE_CHARS = 300
+Document = tuple[str, str]
+"""Title, which may be empty, and text."""
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+_HEADING = re.compile(r"^#{1,6}[ \t]++(.+)$", re.MULTILINE)
+_LINE_OF_SIGNS = re.compile(r"([!-/:-@\[-`{-~])\1++")
+
+
+def markdown(text: str) -> Document:
+    heading = _HEADING.search(text)
+    return heading[1].rstrip(" \t#") if heading else "", text
+
+
+def restructured(text: str) -> Document:
+    """The title is the first line with a line of equal signs below it that is at least as long."""
+    lines = text.splitlines()
+    for line, below in itertools.pairwise(lines):
+        title, signs = line.strip(), below.rstrip()
+        if (
+            title
+            and len(signs) >= len(title)
+            and _LINE_OF_SIGNS.fullmatch(signs)
+            and not _LINE_OF_SIGNS.fullmatch(title)
+        ):
+            return title, text
+    return "", text
+
+
+def plain(text: str) -> Document:
+    """Plain text has no headings: its title is an underlined line, or a short first line that stands alone."""
+    title, _ = restructured(text)
+    lines = text.strip().splitlines()
+    if not title and len(lines) > 2 and not lines[1].strip() and len(lines[0]) <= 100 and lines[0][-1] not in ".,;:!?":
+        title = lines[0]
+    return title, text
+
+
+# ---- HTML ------------------------------------------------------------------------------------------------------------
+
+_MAX_TAG_CHARS = 500
+_TAG = re.compile(r"""</?([a-zA-Z][a-zA-Z0-9]*+)(?:[^<>"']|"[^"]*"|'[^']*')*+>""")
+_ANY_TAG = re.compile(r"</?([a-zA-Z][a-zA-Z0-9]*+)[^<>]*+>")
+"""For a tag with an open quote or a picture in it; stops at the next `<`, so that all of them together read a text once."""
+_DECLARATION = re.compile(r"<[!?][^<>]*+>")
+_LONG_NUMBER = re.compile(r"&#[xX]?[0-9a-fA-F]{9,}+;?")
+"""No character has such a number, and Python refuses to read one of thousands of digits."""
+_UNSEEN = ("script", "style", "template", "noscript", "svg", "nav")
+_END = {name: re.compile(rf"</{name}\b[^<>]*+>?", re.IGNORECASE) for name in (*_UNSEEN, "title")}
+_BLOCKS = re.compile(
+    "address|article|aside|blockquote|body|br|caption|d[dlt]|details|div|fieldset|figcaption|figure|footer|form|h[1-6r]|head|"
+    "header|html|legend|li|main|ol|option|p|pre|section|summary|table|tbody|tfoot|thead|tr|ul"
+)
+_CELLS = ("td", "th")
+
+
+def html_document(source: str) -> Document:
+    """The title (or first h1) and the text a reader sees, one line for each block.
+
+    By hand: the standard library's parser looks for the end of an open comment or script anew from each beginning, and a
+    few megabytes of those would keep it busy for hours.
+    """
+    parts: list[str] = []
+    title = heading = ""
+    heading_at: int | None = None
+    never_end: set[str] = set()
+    at = 0
+    while (start := source.find("<", at)) >= 0:
+        parts.append(_unescaped(source[at:start]))
+        if source.startswith("<!--", start) and "!" not in never_end:
+            end = source.find("-->", start + 4)
+            if end >= 0:
+                at = end + 3
+                continue
+            never_end.add("!")
+        tag = _TAG.match(source, start, start + _MAX_TAG_CHARS) or _ANY_TAG.match(source, start)
+        if tag is None:
+            declaration = _DECLARATION.match(source, start)
+            at = declaration.end() if declaration else start + 1
+            if declaration is None:
+                parts.append("<")
+            continue
+        at, name, opens = tag.end(), tag[1].lower(), source[start + 1] != "/"
+        if opens and name in _END and name not in never_end:
+            end_tag = _END[name].search(source, at)
+            if end_tag is None:
+                never_end.add(name)
+                if name in ("script", "style"):  # what a browser does: the rest is program
+                    at = len(source)
+            else:
+                if name == "title" and not title:
+                    title = " ".join(_unescaped(source[at : end_tag.start()]).split())
+                at = end_tag.end()
+        elif name in _CELLS:
+            parts.append(" ")
+        elif _BLOCKS.fullmatch(name):
+            if name == "h1" and not heading:
+                if opens:
+                    heading_at = len(parts)
+                elif heading_at is not None:
+                    heading = " ".join("".join(parts[heading_at:]).split())
+            parts.append("\n")
+    parts.append(_unescaped(source[at:]))
+    lines = (" ".join(line.split()) for line in "".join(parts).split("\n"))
+    return title or heading, "\n".join(line for line in lines if line)
+
+
+def _unescaped(text: str) -> str:
+    """Entities as characters; a line break in the source is a space."""
+    if "&" in text:
+        text = whole(html.unescape(_LONG_NUMBER.sub("\ufffd", text)))
+    return " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
+
+
+_CHARSET = re.compile(
+    rb"""<meta\b[^<>]*?charset\s*=\s*["']?(iso-8859-\d{1,2}|windows-125\d|shift_jis|euc-jp|euc-kr|gb2312|gbk|gb18030|big5|koi8-[ru])\b""",
+    re.IGNORECASE,
+)
+"""The encodings that old pages say they have. Not any that Python knows: some of those take quadratic time."""
+
+
+def _html_source(data: bytes, path: Path) -> str | DataError:
+    charset = _CHARSET.search(data[:2048])
+    if charset is None:
+        return decoded(data, path, None)
+    return data.decode(charset[1].decode("ascii"), "replace")
+
+
+# ---- PDF -------------------------------------------------------------------------------------------------------------
+
+_NO_TITLE = re.compile(r"(?i)untitled|microsoft word|microsoft powerpoint|\.(?:docx?|pptx?|tex|dvi|indd|qxd|pdf)$")
+"""What programs write into the field where a person wrote nothing."""
+
+
+def _pdf_document(data: bytes, path: Path) -> Document:
+    pypdf = require("pypdf", "files")
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # a damaged file is named once, by us
+    try:
+        reader = pypdf.PdfReader(io.BytesIO(data))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise DataError(str(path), None, "needs a password; save it without one")
+        if (num_pages := len(reader.pages)) > MAX_PAGES:
+            raise DataError(str(path), None, f"the file has {num_pages} pages, and the limit is {MAX_PAGES}; split it")
+        texts: list[str] = []
+        left = MAX_LINE_BYTES
+        for page in reader.pages:
+            texts.append(page.extract_text())
+            left -= len(texts[-1])
+            if left < 0:
+                raise DataError(str(path), None, f"has over {MAX_LINE_BYTES >> 20} Mi characters of text; split it")
+        written = _pdf_title(reader.metadata)
+    except DataError:
+        raise
+    except Exception as error:  # what a damaged file makes a parser raise cannot be listed
+        problem = f"is not a PDF that can be read ({type(error).__name__}: {str(error)[:100]})"
+        raise DataError(str(path), None, problem) from error
+    text = "\n\n".join(whole(text).replace("\x00", "").strip() for text in texts).strip()
+    if not text:
+        raise DataError(str(path), None, "holds no text, only pictures of it; run it through text recognition first")
+    return written or " ".join(text.split("\n", 1)[0].split()), text
+
+
+def _pdf_title(metadata: Any) -> str:
+    title = metadata.title if metadata is not None else None
+    words = " ".join(whole(title).replace("\x00", "").split()) if isinstance(title, str) else ""
+    return "" if _NO_TITLE.search(words) else words
+
+
+# ---- any of them -----------------------------------------------------------------------------------------------------
+
+_TEXTS: dict[str, Callable[[str], Document]] = {
+    ".txt": plain,
+    ".md": markdown,
+    ".markdown": markdown,
+    ".rst": restructured,
+    ".html": html_document,
+    ".htm": html_document,
+}
+DOCUMENTS = (*_TEXTS, ".pdf")
+"""What the name of a document may end in."""
+
+
+def read_document(path: Path, name: str) -> Passage | None:
+    """A file as one passage with the id `name`. None if it is empty."""
+    kind = path.suffix.lower()
+    with open_bytes(path) as file:
+        data = file.read(MAX_LINE_BYTES + 1)
+    if len(data) > MAX_LINE_BYTES:
+        raise DataError(str(path), None, f"the file has over {MAX_LINE_BYTES >> 20} MiB, the limit of a document")
+    if not data.strip():
+        return None
+    if kind == ".pdf":
+        title, text = _pdf_document(data, path)
+    else:
+        data = data.removeprefix(b"\xef\xbb\xbf")
+        source = _html_source(data, path) if _TEXTS[kind] is html_document else decoded(data, path, None)
+        if isinstance(source, DataError):
+            raise source
+        title, text = _TEXTS[kind](source)
+    if not text.strip():
+        return None
+    return Passage(name, title.strip()[:MAX_TITLE_CHARS].rstrip() or path.stem, text.strip())

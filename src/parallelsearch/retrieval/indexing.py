@@ -1,0 +1,93 @@
+"""`index` by kind: which builder makes which folder, and one form of report for all of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parallelsearch.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from parallelsearch.retrieval.plan import Plan
+
+KINDS = ("bm25", "dense", "hybrid", "milvus")
+
+
+def build_index(
+    corpus: Path,
+    out: str | Path,
+    *,
+    kind: str = "bm25",
+    encoder: str = "minilm",
+    dtype: str = "float16",
+    faiss: str | None = None,
+    device: str | None = None,
+    batch_size: int = 64,
+    chunk_words: int | None = None,
+    chunk_overlap: int = 20,
+    skip_bad: bool = False,
+    overwrite: bool = False,
+    on_progress: Callable[[int, int | None], None] | None = None,
+) -> dict[str, Any]:
+    """Build the index and say what was done."""
+    shared: dict[str, Any] = {
+        "chunk_words": chunk_words,
+        "chunk_overlap": chunk_overlap,
+        "skip_bad": skip_bad,
+        "overwrite": overwrite,
+        "on_progress": on_progress,
+    }
+    encoding: dict[str, Any] = {"device": device, "batch_size": batch_size}
+    if faiss is not None and kind not in ("dense", "hybrid"):
+        raise UsageError(f"--faiss goes with --kind dense or hybrid, not with '{kind}'")
+    if kind == "bm25":
+        from parallelsearch.retrieval.bm25 import build_bm25
+
+        report = build_bm25(corpus, out, **shared)
+    elif kind == "dense":
+        from parallelsearch.retrieval.dense import build_dense
+
+        report = build_dense(corpus, out, encoder, dtype=dtype, **encoding, **shared)
+    elif kind == "hybrid":
+        from parallelsearch.retrieval.hybrid import build_hybrid
+
+        report = build_hybrid(corpus, out, encoder, dtype=dtype, **encoding, **shared)
+    elif kind == "milvus":
+        from parallelsearch.retrieval.milvus import build_milvus
+
+        report = build_milvus(corpus, str(out), encoder=encoder or None, **encoding, **shared)
+    else:
+        raise UsageError(f"there is no index kind '{kind}'; choose one of {', '.join(KINDS)}.{nearest(kind, KINDS)}")
+    if faiss is not None:
+        from parallelsearch.retrieval.faiss_index import build_faiss
+
+        build_faiss(out if kind == "dense" else Path(out) / "dense", faiss)
+    return asdict(report)
+
+
+def plan_index(
+    num_passages: int,
+    kind: str,
+    dtype: str,
+    *,
+    encoder: str = "minilm",
+    faiss: str | None = None,
+    device: str | None = None,
+    folder: str = ".",
+) -> tuple[Plan, list[str]]:
+    """What an index would take, and why that would not go well on this machine. For a `device` of `cuda` the plan is that
+    of one GPU, whether or not there is one here."""
+    from parallelsearch.retrieval.encoder import expected_dim
+    from parallelsearch.retrieval.plan import plan
+
+    dim = expected_dim(encoder)
+    on_gpu = (device or "").startswith("cuda")
+    planned = plan(num_passages, kind, dim=dim or 384, dtype=dtype, search=faiss or "exact", on_gpu=on_gpu)
+    if dim is None and kind != "bm25":
+        planned.notes.append(f"the size of '{encoder}' is not known here: planned with 384 dimensions")
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return planned, planned.problems(memory_bytes=memory_bytes, free_disk_bytes=shutil.disk_usage(folder).free)

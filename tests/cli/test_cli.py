@@ -1,0 +1,277 @@
+"""The command line as a user meets it: real processes, real files, exit statuses, no tracebacks."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from parallelsearch.cli.app import COMMANDS
+from parallelsearch.cli.terminal import LiveNarrator
+from parallelsearch.data import demo
+from parallelsearch.rollout import Event
+
+MONET = "Who is older, Claude Monet or Camille Pissarro?"
+
+
+def run(
+    *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "parallelsearch", *arguments]
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "120", **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def fails(result: subprocess.CompletedProcess[str], status: int, *words: str) -> None:
+    assert result.returncode == status, result.stderr
+    assert "Traceback" not in result.stderr
+    for word in words:
+        assert word in result.stderr
+
+
+@pytest.fixture(scope="module")
+def monet(tmp_path_factory) -> Path:
+    result = run("ask", MONET, "--json")
+    assert result.returncode == 0, result.stderr
+    path = tmp_path_factory.mktemp("ask") / "trajectories.jsonl"
+    record = json.loads(result.stdout)
+    record["golden_answers"], record["kind"], record["id"] = ["Camille Pissarro"], "parallel", "m1"
+    path.write_text(json.dumps(record) + "\n")
+    return path
+
+
+def test_ask_shows_the_split_and_both_searches():
+    result = run("ask", MONET)
+    assert result.returncode == 0, result.stderr
+    assert "2 searches at once" in result.stdout
+    assert "When was Claude Monet born?" in result.stdout
+    assert "When was Camille Pissarro born?" in result.stdout
+    assert "answer: Camille Pissarro" in result.stdout
+    assert "2 LLM calls, 1 round of search, 2 sub-queries" in result.stdout
+
+
+def test_ask_json_is_the_trajectory_object(monet):
+    record = json.loads(monet.read_text())
+    assert record["stop"] == "answer"
+    assert record["num_subqueries"] == 2
+    assert {segment["author"] for segment in record["segments"]} == {"prompt", "model", "search"}
+    first = record["turns"][0]["queries"][0]["hits"][0]
+    assert set(first) >= {"id", "title", "text", "score", "rank"}
+    assert first["title"] == "Claude Monet"
+
+
+def test_score_and_view(monet):
+    result = run("score", str(monet), "--reward", "gated", "--json")
+    assert json.loads(result.stdout) == {
+        "id": "m1",
+        "outcome": 1.0,
+        "decomposition": 0.2,
+        "search_count": 0.12,
+        "format": 0.08,
+        "total": 1.4,
+    }
+    assert "gated" in run("score", str(monet), "--reward", "gated").stdout
+    assert "right" in run("view", str(monet)).stdout
+    fails(run("view", str(monet), "--wrong"), 1, "none of the 1")
+
+
+def test_index_and_ask_over_ones_own_corpus(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text(Path(demo.corpus_path()).read_text())
+    built = run("index", "corpus.jsonl", "--out", "my-index", cwd=tmp_path)
+    assert built.returncode == 0, built.stderr
+    assert "--search bm25:my-index" in built.stdout
+    asked = run("ask", MONET, "--search", "bm25:my-index", "--json", cwd=tmp_path)
+    assert json.loads(asked.stdout)["answer"] == "Camille Pissarro"
+    fails(run("index", "corpus.jsonl", "--out", "my-index", cwd=tmp_path), 2, "my-index", "--overwrite")
+
+
+def test_index_names_the_bad_line_unless_told_to_skip(tmp_path):
+    (tmp_path / "c.jsonl").write_text('{"id": "1", "title": "T", "text": "x"}\n{"id": "2", "title": "T"}\n')
+    fails(run("index", "c.jsonl", "--out", "i", cwd=tmp_path), 1, "line 2", "'text'")
+    assert not (tmp_path / "i").exists()
+    skipped = run("index", "c.jsonl", "--out", "i", "--skip-bad", cwd=tmp_path)
+    assert skipped.returncode == 0
+    assert "1 records were skipped" in skipped.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["ask", "  "], 2, ["empty"]),
+        (["ask", MONET, "--search", "bm52:x"], 2, ["Did you mean 'bm25'"]),
+        (["ask", MONET, "--policy", "gpt"], 2, ["openai:BASE_URL#MODEL"]),
+        (["ask", MONET, "--search", "bm25:nowhere"], 1, ["nowhere", "parallelsearch index"]),
+        (["ask", MONET, "--search", "bm25:"], 2, ["ends after the colon"]),
+        (["ask", MONET, "--dialect", "fancy"], 2, ["there is no dialect 'fancy'", "search-r1"]),
+        (["ask", MONET, "--k", "0"], 2, ["k is the number of hits"]),
+        (["ask", MONET, "--max-turns", "0"], 2, ["max_turns"]),
+        (["ask", "What is love?"], 1, ["demo policy is no model", "--policy"]),
+        (["ask", MONET, "--policy", "openai:http://127.0.0.1:9/v1#m"], 1, ["127.0.0.1:9"]),
+        (["ask", MONET, "--policy", "script:none.json"], 2, ["none.json"]),
+        (["score", "none.jsonl"], 2, ["none.jsonl"]),
+        (["score", "none.jsonl", "--reward", "gate"], 2, ["none.jsonl"]),
+        (["view", "none.jsonl"], 2, ["none.jsonl"]),
+        (["index", "none.jsonl", "--out", "x"], 2, ["none.jsonl"]),
+        (["data", "none.jsonl"], 2, ["none.jsonl"]),
+        (["frobnicate"], 2, ["frobnicate"]),
+        (["eval", "--data", "hotpotqa-pra", "--out", "r"], 2, ["hotpotqa-par"]),
+        (["eval", "--dialect", "paralel", "--out", "r"], 2, ["parallel"]),
+        (["compare", "nowhere", "elsewhere"], 2, ["nowhere"]),
+        (["train", "none.toml"], 2, ["none.toml"]),
+        (["index", "--plan", "0"], 2, ["at least 1"]),
+        (["index"], 2, ["parallelsearch index CORPUS --out DIR"]),
+        (["serve", "search", "--mcp", "smoke"], 2, ["stdio"]),
+        (["serve", "search", "--search", "searxng:http://127.0.0.1:9", "--workers", "2"], 2, ["index on this machine"]),
+        (["serve", "search", "--search", "bm25:none", "--workers", "1", "--port", "0"], 1, ["none"]),
+        (["serve", "agent", "--port", "70000"], 2, ["65535"]),
+        (["view", "a.jsonl", "b.jsonl"], 2, ["--html"]),
+        (["data", "no-such-set"], 2, ["no-such-set"]),
+    ],
+)
+def test_bad_input_gets_a_message_and_no_traceback(tmp_path, arguments, status, words):
+    fails(run(*arguments, cwd=tmp_path), status, *words)
+
+
+def test_score_refuses_a_record_without_kind_and_names_the_way_out(tmp_path, monet):
+    record = json.loads(monet.read_text())
+    record["kind"] = None
+    (tmp_path / "t.jsonl").write_text(json.dumps(record))
+    fails(run("score", "t.jsonl", cwd=tmp_path), 2, "label-free")
+    assert run("score", "t.jsonl", "--reward", "label-free", cwd=tmp_path).returncode == 0
+    fails(run("score", "t.jsonl", "--reward", "gate", cwd=tmp_path), 2, "Did you mean 'gated'")
+
+
+def test_hostile_text_cannot_write_to_the_terminal(tmp_path, monet):
+    record = json.loads(monet.read_text())
+    record["question"] = "x \x1b[2J [red]y[/red]"
+    record["answer"] = "\x1b]0;title\x07 [/bold] z"
+    (tmp_path / "t.jsonl").write_text(json.dumps(record))
+    shown = run("view", "t.jsonl", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "\x1b[2J" not in shown.stdout
+    assert "\x1b]" not in shown.stdout
+    assert "[red]y[/red]" in shown.stdout
+
+
+def test_doctor_says_what_to_type():
+    narrow = run("doctor", env={"COLUMNS": "60"})
+    assert narrow.returncode == 0
+    assert "522 passages" in narrow.stdout
+    assert "…" not in narrow.stdout
+    checks = json.loads(run("doctor", "--json", env={"SERPER_API_KEY": "very-secret"}).stdout)
+    assert all(check["works"] or check["fix"] or "GPU" in check["what"] for check in checks)
+    assert "very-secret" not in json.dumps(checks)
+
+
+def test_version_and_help():
+    assert run("--version").stdout.startswith("parallelsearch ")
+    assert "Example" in run("ask", "--help").stdout
+
+
+def test_help_lists_commands_in_the_order_a_person_meets_them():
+    text = run("--help", env={"COLUMNS": "80"}).stdout
+    lines = text.splitlines()
+    listed = lines[lines.index("Ask:") :]
+    names = [line.split()[0] for line in listed if line.startswith("  ")]
+    assert names == [name for commands in COMMANDS.values() for name in commands]
+    assert names[0] == "ask"
+    assert [line for line in listed if line.endswith(":")] == [f"{heading}:" for heading in COMMANDS]
+    assert "..." not in text.partition("Ask:")[2], "a first sentence is too long for 80 columns"
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("group", ["serve", "data"])
+def test_help_of_a_group_cuts_no_sentence(group):
+    assert "..." not in run(group, "--help", env={"COLUMNS": "80"}).stdout.partition("Commands:")[2]
+
+
+def test_a_recipe_with_a_wrong_key_names_the_right_one(tmp_path):
+    recipe = (Path(__file__).parents[2] / "recipes" / "cpu-smoke.toml").read_text()
+    (tmp_path / "r.toml").write_text(recipe.replace("questions_per_step", "question_per_step"))
+    fails(run("train", "r.toml", cwd=tmp_path), 2, "question_per_step", "questions_per_step")
+
+
+def test_eval_compare_and_report(tmp_path):
+    for name in ("one", "two"):
+        result = run("eval", "--data", "demo", "--limit", "30", "--out", name, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+    assert "demo" in result.stdout
+    summary = json.loads((tmp_path / "one" / "summary.json").read_text())
+    subset = summary["subsets"]["demo"]
+    assert set(subset) >= {"n", "em", "f1", "num_llm_calls", "num_searches", "split_ratio", "failures", "ci95"}
+    assert (subset["n"], subset["em"]) == (30, 1.0)
+    assert summary["manifest"]
+    assert (tmp_path / "one" / "report.html").is_file()
+    compared = run("compare", "one", "two", "--json", cwd=tmp_path)
+    assert json.loads(compared.stdout)["num_shared"] == 30
+    groups = run("compare", "one", "--", "two", "--json", cwd=tmp_path)
+    assert json.loads(groups.stdout)["groups"] == {"one": ["one"], "two": ["two"]}
+    seeds = run("compare", "one", "--", "two", cwd=tmp_path, env={"COLUMNS": "80"})
+    assert "one seed" in seeds.stderr
+    pairs = run("compare", "one", "two", cwd=tmp_path, env={"COLUMNS": "80"})
+    for shown, whole in (
+        (seeds.stdout, ["difference of: two - one", "1.000 (1: 1.000 to 1.000)"]),
+        (pairs.stdout, ["1.000 [1.000, 1.000]"]),
+    ):
+        assert max(map(len, shown.splitlines())) <= 80
+        assert "…" not in shown
+        assert all(cell in shown for cell in [*whole, "demo", "+0.0000", "[+0.0000, +0.0000]"])
+    assert all(title in pairs.stdout for title in ("calls", "searches", "sub-queries", "decomposition", "failures"))
+    other = run("eval", "--data", "demo", "--limit", "30", "--k", "1", "--out", "three", cwd=tmp_path)
+    assert other.returncode == 0, other.stderr
+    fails(run("compare", "one", "three", cwd=tmp_path), 2, "k")
+
+
+def test_a_port_in_use_is_said(tmp_path):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        fails(run("serve", "search", "--port", port, cwd=tmp_path), 2, port)
+        fails(run("serve", "agent", "--port", port, cwd=tmp_path), 2, port)
+
+
+def test_the_demo_can_be_asked_one_thing_at_a_time():
+    record = json.loads(run("ask", MONET, "--dialect", "sequential", "--json").stdout)
+    assert (record["num_llm_calls"], record["num_searches"], record["num_subqueries"]) == (3, 2, 2)
+
+
+def test_no_answer_has_an_exit_status_of_its_own(tmp_path):
+    script = {"What is the answer?": ["<think> I wonder </think>"] * 6}
+    (tmp_path / "script.json").write_text(json.dumps(script))
+    for json_or_not in ([], ["--json"]):
+        result = run("ask", "What is the answer?", "--policy", "script:script.json", *json_or_not, cwd=tmp_path)
+        assert result.returncode == 3, result.stderr
+    assert run("ask", "Who is older, Claude Monet or Camille Pissarro?", cwd=tmp_path).returncode == 0
+
+
+def test_a_terminal_shows_what_the_model_writes_while_it_writes():
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=60)
+    with LiveNarrator(console) as narrator:
+        narrator(Event("turn", 0, 0.0))
+        for number in range(200):
+            narrator(Event("text", 0, 0.1, f" word{number} \x1b[31m"))
+        narrator._status._live.refresh()
+        narrator(Event("query", 0, 0.2, "born Monet"))
+        narrator(Event("answer", 0, 0.3, "Monet"))
+    shown = screen.getvalue()
+    assert "200 tokens" in shown
+    assert "word199" in shown
+    assert "\x1b[31m" not in shown
+    assert "search  born Monet" in shown
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).replace("\r", "\n").splitlines()
+    assert max(len(line) for line in lines) <= 60

@@ -1,0 +1,56 @@
+"""`eval` beyond the first run: what it leaves in the folder, what a question costs, the gold passages as a search."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parallelsearch.data import demo
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "parallelsearch", "eval", "--limit", "20", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def summary(folder: Path) -> dict[str, float]:
+    return json.loads((folder / "summary.json").read_text())["subsets"]["demo"]
+
+
+def test_the_report_links_its_examples_to_the_viewer_beside_it(tmp_path: Path) -> None:
+    done = run(tmp_path, "--out", "run", "--prices", "1,10,5")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "run" / "report.html").read_text()
+    links = re.findall(r'href="viewer.html#id=([^"]+)"', text)
+    ids = {json.loads(line)["id"] for line in (tmp_path / "run" / "trajectories.jsonl").read_text().splitlines()}
+    assert len(links) == 5  # all are right: the five best
+    assert set(links) <= ids
+    assert (tmp_path / "run" / "viewer.html").stat().st_size < 10_000_000
+    assert {path.stem for path in (tmp_path / "run" / "plots").iterdir()} >= {"em_against_calls", "split_by_kind"}
+    row = summary(tmp_path / "run")
+    by_hand = row["num_input_tokens"] / 1e6 + row["num_output_tokens"] / 1e5 + row["num_subqueries"] * 5 / 1e3
+    assert row["cost"] == pytest.approx(by_hand)
+
+
+def test_wrong_prices_and_a_gold_search_without_a_file_are_named(tmp_path: Path) -> None:
+    for option, value, words in (
+        ("--prices", "1,2", "three numbers with commas"),
+        ("--prices", "1,2,-3", "0 or more"),
+        ("--search", "gold:", "needs the corpus file"),
+    ):
+        done = run(tmp_path, "--out", "run", option, value)
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_gold_passages_given_is_a_search_of_its_own(tmp_path: Path) -> None:
+    done = run(tmp_path, "--out", "run", "--dialect", "rag", "--search", f"gold:{demo.corpus_path()}", "--k", "5")
+    assert done.returncode == 0, done.stderr
+    row = summary(tmp_path / "run")
+    assert (row["gold_recall"], row["num_searches"]) == (1.0, 1.0)

@@ -1,0 +1,88 @@
+"""A whole run: what is written, and what never gets in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from painters import PAGES, SINGLE
+
+from parallelsearch import grammar
+from parallelsearch.coldstart import run as coldstart_run
+from parallelsearch.coldstart.run import TokenizerEncoder
+from parallelsearch.data.questions import read_questions
+from parallelsearch.retrieval.base import Passage
+from parallelsearch.retrieval.bm25 import build_bm25
+from parallelsearch.training.smoke import make_tokenizer
+from parallelsearch.trajectory import read_trajectories
+
+pytest.importorskip("transformers")
+
+
+def test_the_encoder_without_weights_is_the_local_policys_own(encoder: TokenizerEncoder) -> None:
+    from parallelsearch.policy.local import LocalPolicy
+    from parallelsearch.training.smoke import make_model
+
+    policy = LocalPolicy(make_model(encoder.tokenizer), encoder.tokenizer, engine="batch")
+    text = grammar.prompt_text("Who is older, <think> Ann or Bob?")
+    assert encoder.prompt(text, "q") == policy.prompt(text, "q")
+    assert encoder.insert(text, "search") == policy.insert(text, "search")
+    assert encoder.count_tokens(text) == policy.count_tokens(text)
+
+
+def test_a_run_writes_data_that_never_touches_validation_or_dev(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passages = [Passage(f"p{number}", title, text) for number, (title, text) in enumerate(PAGES.items())]
+    build_bm25(passages, tmp_path / "index")
+    painters = ["Ada Brenn", "Carl Dorn", "Vera Lind", "Nils Berg"]
+    pairs = [(a, b) for a in painters for b in painters if a < b]
+    years = {"Ada Brenn": 1901, "Carl Dorn": 1888, "Vera Lind": 1933, "Nils Berg": 1910}
+    rows = [
+        {"question": f"Which painter was born first, {a} or {b}?", "golden_answers": [min(a, b, key=years.__getitem__)],
+         "kind": "parallel"} for a, b in pairs
+    ] + [{"question": SINGLE.question, "golden_answers": ["brown"], "kind": "single"}]  # fmt: skip
+    (tmp_path / "hotpotqa").mkdir()
+    (tmp_path / "hotpotqa" / "dev.jsonl").write_text(json.dumps(rows[0]) + "\n", encoding="utf-8")
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
+    tokenizer = make_tokenizer()
+    monkeypatch.setattr(coldstart_run.TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
+    recipe = coldstart_run.ColdStartRecipe.model_validate(
+        {
+            "model": "smoke",
+            "sources": [str(tmp_path / "train.jsonl")],
+            "num_validation": {"parallel": 2},
+            "num_trajectories": {"parallel": 6, "single": 1},
+            "num_recombined": 2,
+            "num_undecided": 6,
+            "max_tokens": 8000,
+            "out": str(tmp_path / "out"),
+            "search": {"address": f"bm25:{tmp_path / 'index'}"},
+            "rollout": {"max_tokens": 8000, "max_observation_tokens": 3000},
+        }
+    )
+    report = coldstart_run.run_coldstart(recipe)
+    parallel = list(read_trajectories(tmp_path / "out" / "parallel.jsonl"))
+    sequential = list(read_trajectories(tmp_path / "out" / "sequential.jsonl"))
+    out = tmp_path / "out"
+    validation = [question.question for question in read_questions(out / "validation.jsonl")]
+    learnable = [question.question for question in read_questions(out / "rl_questions.jsonl")]
+    assert len(validation) == 2
+    for questions in (validation, learnable, [one.question for one in parallel]):
+        assert rows[0]["question"] not in questions
+    assert not set(validation) & ({one.question for one in parallel} | set(learnable))
+    assert [one.question for one in parallel] == [one.question for one in sequential]
+    assert report["parallel"]["split_ratio"]["parallel"] == 1.0
+    assert report["sequential"]["split_ratio"]["parallel"] == 0.0
+    undecided = list(read_trajectories(out / "undecided.jsonl"))
+    assert [one.question for one in undecided] == [one.question for one in parallel[:6]]
+    splits = [one.is_split for one in undecided if one.kind == "parallel"]
+    assert splits == [True, False, True, False, True, False][: len(splits)]
+    assert len(splits) >= 2
+    for one, both_ways, twin in zip(undecided, parallel, sequential, strict=False):
+        assert one.prompt_ids() == both_ways.prompt_ids()
+        if one.kind == "parallel" and not one.is_split:
+            assert one.response_ids() == twin.response_ids()
+            assert one.prompt_ids() != twin.prompt_ids()

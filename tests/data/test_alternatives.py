@@ -1,0 +1,71 @@
+"""Questions that set things side by side: what they offer to choose from, and which names they may compare."""
+
+from __future__ import annotations
+
+import pytest
+
+from parallelsearch.data.alternatives import compared, offered
+
+
+@pytest.mark.parametrize(
+    ("question", "options"),
+    [
+        ("Are Lake Baikal and Lake Victoria both in Africa?", ["yes", "no"]),
+        ("Which film came out first, Blind Shaft or The Mask Of Fu Manchu?", ["Blind Shaft", "The Mask Of Fu Manchu"]),
+        ("Was Lupe Anguiano or Philippe Close born first?", ["Lupe Anguiano", "Philippe Close"]),
+        (
+            "Which film came out earlier, Murder, She Said or Story Of Barbara?",
+            ["Murder, She Said", "Story Of Barbara"],
+        ),
+        ("Who directed Casablanca?", []),
+        ("For bone growth, is kale better than spinach?", ["yes", "no"]),
+        # names in lower case
+        ("Which Debian package takes more space when installed, nasm or libqt6nfc6?", ["nasm", "libqt6nfc6"]),
+        ("Do the Debian packages fcitx and webvtt belong to the same section?", ["yes", "no"]),
+        ("Which animal is heavier, the blue whale or an elephant?", ["the blue whale", "an elephant"]),
+        ("Which metal melts first: iron, platinum or gold?", ["iron", "platinum", "gold"]),
+        ("Which of gold, silver and tin is the densest?", ["gold", "silver", "tin"]),
+        ("In which film, shot in colour or in black and white, does he sing?", []),
+        ("Which painter, who lived in Rome or painted there, was older?", []),
+        ("Which rivers and lakes are there, or where can one swim?", []),
+        # lists of several
+        (
+            "Which of the poets Lord Byron, Percy Shelley and John Keats died first?",
+            ["Lord Byron", "Percy Shelley", "John Keats"],
+        ),
+        ("Of Verdi, Wagner and Bizet, who was born last?", ["Verdi", "Wagner", "Bizet"]),
+        ("Which is the largest moon among Titan, Callisto and Ganymede?", ["Titan", "Callisto", "Ganymede"]),
+        ("Who was the oldest of James Joyce and Franz Kafka?", ["James Joyce", "Franz Kafka"]),
+        ("Which was launched first: Vostok 1, Apollo 8 or Sputnik 1?", ["Vostok 1", "Apollo 8", "Sputnik 1"]),
+        (
+            "Which is older: University of California, Berkeley or Yale?",
+            ["University of California, Berkeley", "Yale"],
+        ),
+        # the verb comes after the names
+        ("Which canal, Miami Canal or Dundee Canal, also supplies power?", ["Miami Canal", "Dundee Canal"]),
+        ("Which band, Matthew Good Band or Switchfoot is still together?", ["Matthew Good Band", "Switchfoot"]),
+        ("Between Parsifal and Saul og David which opera has more acts?", ["Parsifal", "Saul og David"]),
+        ("In between The Bears and I and Oceans which came out in 1974?", ["The Bears and I", "Oceans"]),
+        # these offer nothing, or a yes and a no
+        ("Which river is the border between France and Germany near Strasbourg?", []),
+        ("How far is it between Paris and London?", []),
+        ("Are either The Pogues or Pillar an electronic group?", ["yes", "no"]),
+        ("Both Sorbaria and Goldenrod are a genus of more than 50 plants?", ["yes", "no"]),
+    ],
+)
+def test_what_a_guesser_sees(question: str, options: list[str]) -> None:
+    assert offered(question) == options
+
+
+@pytest.mark.parametrize(
+    ("question", "names"),
+    [
+        ("Which magazine was started first Arthur's Magazine or First for Women?", ("Arthur's Magazine", "First for Women")),
+        ("Are Tamra Davis and Max Linder both directors?", ("Tamra Davis", "Max Linder")),
+        ("Which was founded first, McCall's or Christianity Today?", ("McCall's", "Christianity Today")),
+        ('Which is older, "Blue Gate" or "Iron Lake"?', ("Blue Gate", "Iron Lake")),
+        ("What city is Oslo in?", None),
+    ],
+)  # fmt: skip
+def test_the_names_of_a_comparison_are_proposed(question: str, names: tuple[str, str] | None) -> None:
+    assert next(iter(compared(question)), None) == names

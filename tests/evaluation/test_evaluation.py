@@ -1,0 +1,485 @@
+"""Evaluation: every question once, whatever happens; failures counted; runs compared only when they are alike."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Sequence, Set
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import parallelsearch
+from parallelsearch import grammar
+from parallelsearch.errors import DataError, PolicyError, UsageError
+from parallelsearch.evaluation import compare, evaluate_answers
+from parallelsearch.evaluation.folder import RunFolder, RunStoppedError, read_rows, read_summary
+from parallelsearch.evaluation.run import EvaluationSettings, Progress, run_answers, run_questions
+from parallelsearch.limits import Limits, Prices
+from parallelsearch.policy.base import Generation, OnText, Sampling
+from parallelsearch.policy.scripted import ScriptedPolicy
+from parallelsearch.retrieval.base import Passage
+from parallelsearch.retrieval.bm25 import BM25Retriever
+from parallelsearch.search import Search
+from parallelsearch.trajectory import Question, Segment, Trajectory, read_trajectories
+
+PASSAGES = [Passage(str(n), f"Thing {n}", f"Thing {n} is number {n}.") for n in range(50)]
+FAST = EvaluationSettings(num_resamples=50)
+
+
+def questions(num: int) -> list[Question]:
+    return [
+        Question(
+            f"Which is more, thing {n} or thing {n + 1}?",
+            [f"thing {n + 1}"],
+            f"q{n:03d}",
+            "made",
+            "comparison",
+            "parallel",
+            [f"Thing {n}", f"Thing {n + 1}"],
+        )
+        for n in range(num)
+    ]
+
+
+def script(asked: Sequence[Question]) -> dict[str, list[str]]:
+    return {
+        q.question: [
+            grammar.render_turn("x", q.supporting_titles or ()),
+            grammar.render_turn("y", answer=q.golden_answers[0]),
+        ]
+        for q in asked
+    }
+
+
+def search() -> Search:
+    return Search(BM25Retriever.from_passages(PASSAGES))
+
+
+def ids(folder: Path) -> list[str]:
+    return [trajectory.id for trajectory in read_trajectories(folder / "trajectories.jsonl")]
+
+
+class Unreliable(ScriptedPolicy):
+    """Fails on the questions whose number `fails` names; counts the rollouts under way."""
+
+    def __init__(
+        self, asked: Sequence[Question], fails: Set[str] = frozenset(), error: type[Exception] = PolicyError
+    ) -> None:
+        super().__init__(script(asked))
+        self.fails, self.error = fails, error
+        self.num_running = self.max_running = 0
+
+    async def generate(
+        self,
+        segments: Sequence[Segment],
+        *,
+        stop: Sequence[str],
+        max_tokens: int,
+        sampling: Sampling,
+        session: str,
+        on_text: OnText | None = None,
+    ) -> Generation:
+        self.num_running += 1
+        self.max_running = max(self.max_running, self.num_running)
+        try:
+            await asyncio.sleep(0.001)
+            if session.removeprefix("eval/") in self.fails:
+                raise self.error("this one is broken")
+            return await super().generate(
+                segments, stop=stop, max_tokens=max_tokens, sampling=sampling, session=session, on_text=on_text
+            )
+        finally:
+            self.num_running -= 1
+
+
+# ---- one run ---------------------------------------------------------------------------------------------------------
+
+
+async def test_every_question_is_a_row_and_the_summary_keeps_its_contract(tmp_path: Path) -> None:
+    asked = questions(20)
+    seen: list[Progress] = []
+    settings = replace(FAST, prices=Prices(1.0, 2.0, 3.0), concurrency=5)
+    policy = Unreliable(asked)
+    summary = await run_questions(asked, policy, search(), tmp_path / "run", settings, seen.append)
+    assert sorted(ids(tmp_path / "run")) == [question.id for question in asked]
+    assert policy.max_running == 5
+    values = summary["subsets"]["made"]
+    assert (values["n"], values["em"], values["failures"]) == (20, 1.0, 0)
+    assert values["num_llm_calls"] == 2
+    assert values["split_ratio"] == 1.0
+    assert values["decomposition_accuracy"] == 1.0
+    assert values["cost"] > 0
+    assert values["ci95"]["em"] == [1.0, 1.0]
+    assert values["elapsed_p50_s"] <= values["elapsed_p95_s"]
+    assert (seen[0].num_done, seen[-1].num_done, seen[-1].num_total, seen[-1].em) == (0, 20, 20, 1.0)
+    assert read_summary(tmp_path / "run")["subsets"] == json.loads(json.dumps(summary["subsets"]))
+    setup = summary["manifest"]["setup"]
+    assert setup["search"]["k"] == 3
+    assert setup["sampling"]["seed"] == 0
+    assert setup["data"]["num_questions"] == 20
+    assert setup["dialect"]["prompt"] == grammar.prompt_text("the question", "parallel")
+    assert len(setup["dialect"]["prompt_sha256"]) == 64
+    first = grammar.prompt_text(asked[0].question, "parallel")
+    assert summary["manifest"]["environment"]["first_prompt"] == first
+    assert summary["manifest"]["environment"]["versions"]["parallelsearch"]
+    assert [row.id for row in read_rows(tmp_path / "run")] == ids(tmp_path / "run")
+
+
+async def test_failures_are_counted_and_never_right(tmp_path: Path) -> None:
+    asked = questions(10)
+    for error in (PolicyError, RuntimeError):
+        out = tmp_path / error.__name__
+        policy = Unreliable(asked, {"q003", "q007"}, error)
+        summary = await run_questions(asked, policy, search(), out, FAST)
+        values = summary["subsets"]["made"]
+        assert (values["n"], values["failures"], values["em"]) == (10, 2, 0.8)
+        assert values["errors"] == {"failed": 2}
+        broken = [t for t in read_trajectories(out / "trajectories.jsonl") if t.stop == "error"]
+        assert {t.id for t in broken} == {"q003", "q007"}
+        assert all("this one is broken" in (t.error or "") for t in broken)
+
+
+async def test_failed_questions_can_be_asked_again(tmp_path: Path) -> None:
+    asked = questions(6)
+    await run_questions(asked, Unreliable(asked, {"q001"}), search(), tmp_path, FAST)
+    again = await run_questions(asked, Unreliable(asked), search(), tmp_path, FAST)
+    assert again["subsets"]["made"]["failures"] == 1  # what is done is done
+    healed = await run_questions(asked, Unreliable(asked), search(), tmp_path, replace(FAST, retry_failures=True))
+    assert (healed["subsets"]["made"]["failures"], healed["num_done_now"]) == (0, 1)
+    assert sorted(ids(tmp_path)) == [question.id for question in asked]
+
+
+class Paced(ScriptedPolicy):
+    """The same policy on a busy or a quiet machine: its pace is no part of what it is."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "paced"}
+
+
+async def test_questions_that_ran_out_of_time_can_be_asked_again(tmp_path: Path) -> None:
+    asked = questions(6)
+    busy, quiet = Paced(script(asked), tokens_per_s=3), Paced(script(asked))
+    settings = replace(FAST, limits=Limits(timeout_s=1.5))
+    first = await run_questions(asked, busy, search(), tmp_path, settings)
+    assert first["subsets"]["made"]["stops"] == {"timeout": 6}
+    assert (await run_questions(asked, quiet, search(), tmp_path, settings))["num_done_now"] == 0
+    again = await run_questions(asked, quiet, search(), tmp_path, replace(settings, retry_failures=True))
+    assert (again["num_done_now"], again["subsets"]["made"]["em"]) == (6, 1.0)
+
+
+async def test_a_policy_that_only_fails_stops_the_run(tmp_path: Path) -> None:
+    asked = questions(40)
+    policy = Unreliable(asked, {question.id for question in asked})
+    settings = replace(FAST, max_failures_in_a_row=5, concurrency=2)
+    with pytest.raises(RunStoppedError, match=r"5 questions in a row.*this one is broken"):
+        await run_questions(asked, policy, search(), tmp_path, settings)
+    assert len(ids(tmp_path)) < 10
+    summary = await run_questions(asked, Unreliable(asked), search(), tmp_path, replace(settings, retry_failures=True))
+    assert summary["subsets"]["made"]["em"] == 1.0
+
+
+async def test_a_second_run_of_the_same_set_up_has_nothing_to_do(tmp_path: Path) -> None:
+    asked = questions(5)
+    first = await run_questions(asked, Unreliable(asked), search(), tmp_path, FAST)
+    second = await run_questions(asked, Unreliable(asked), search(), tmp_path, FAST)
+    assert second["num_done_now"] == 0
+    assert second["subsets"] == first["subsets"]
+    assert len(second["manifest"]["resumed"]) == 1
+
+
+async def test_a_run_folder_of_another_set_up_is_refused_by_name(tmp_path: Path) -> None:
+    asked = questions(5)
+    await run_questions(asked, Unreliable(asked), search(), tmp_path, FAST)
+    before = (tmp_path / "trajectories.jsonl").read_bytes()
+    other = replace(FAST, limits=Limits(max_turns=2), seed=9)
+    with pytest.raises(UsageError, match=r"(?s)limits.max_turns: 4 against 2.*sampling.seed: 0 against 9") as caught:
+        await run_questions(asked, Unreliable(asked), search(), tmp_path, other)
+    assert "another --out" in str(caught.value)
+    with pytest.raises(UsageError, match=r"data.num_questions: 5 against 4"):
+        await run_questions(asked[:4], Unreliable(asked), search(), tmp_path, FAST)
+    with pytest.raises(UsageError, match=r"search.k: 3 against 7"):
+        await run_questions(
+            asked, Unreliable(asked), Search(BM25Retriever.from_passages(PASSAGES), k=7), tmp_path, FAST
+        )
+    assert (tmp_path / "trajectories.jsonl").read_bytes() == before
+
+
+async def test_a_folder_that_is_in_use_or_unknown_is_refused(tmp_path: Path) -> None:
+    asked = questions(2)
+    with RunFolder(tmp_path / "held"), pytest.raises(UsageError, match="another run writes"):
+        await run_questions(asked, Unreliable(asked), search(), tmp_path / "held", FAST)
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "trajectories.jsonl").write_text("{}\n")
+    with pytest.raises(UsageError, match=r"no manifest.json"):
+        await run_questions(asked, Unreliable(asked), search(), tmp_path / "odd", FAST)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write"):
+        await run_questions(asked, Unreliable(asked), search(), tmp_path / "file", FAST)
+
+
+@pytest.mark.parametrize("asked", [[], [Question("A?")], [Question("A?", id="1"), Question("B?", id="1")]])
+async def test_questions_need_ids_of_their_own(tmp_path: Path, asked: list[Question]) -> None:
+    with pytest.raises(UsageError, match=r"no questions|id of its own"):
+        await run_questions(asked, ScriptedPolicy({"A?": ["x"]}), search(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+async def test_a_torn_line_is_repaired_and_its_question_asked_again(tmp_path: Path) -> None:
+    asked = questions(6)
+    await run_questions(asked, Unreliable(asked), search(), tmp_path, FAST)
+    path = tmp_path / "trajectories.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    for cut in (1, len(lines[3]) // 2, len(lines[3]) - 1):
+        path.write_bytes(b"".join(lines[:3]) + lines[3][:cut])
+        summary = await run_questions(asked, Unreliable(asked), search(), tmp_path, FAST)
+        assert summary["num_done_now"] == 3
+        assert sorted(ids(tmp_path)) == [question.id for question in asked]
+    path.write_bytes(b"x" * 200_000)  # a torn first line, longer than one piece of the search for its start
+    assert (await run_questions(asked, Unreliable(asked), search(), tmp_path, FAST))["num_done_now"] == 6
+
+
+async def test_methods_run_through_the_same_loop(tmp_path: Path) -> None:
+    asked = questions(4)
+    policy = ScriptedPolicy({q.question: [f"<answer> {q.golden_answers[0]} </answer>"] for q in asked})
+    summary = await run_questions(asked, policy, search(), tmp_path, replace(FAST, dialect="rag"))
+    values = summary["subsets"]["made"]
+    assert (values["em"], values["num_llm_calls"], values["num_searches"]) == (1.0, 1.0, 1.0)
+    assert summary["manifest"]["setup"]["dialect"]["name"] == "rag"
+    with pytest.raises(UsageError, match="no dialect"):
+        await run_questions(asked, policy, search(), tmp_path / "x", replace(FAST, dialect="ragg"))
+
+
+# ---- killed, full --------------------------------------------------------------------------------------------------
+
+_CHILD = textwrap.dedent(
+    """
+    import asyncio, resource, sys
+    sys.path.insert(0, {tests!r})
+    import test_evaluation as here
+    from parallelsearch.errors import ParallelSearchError
+    from parallelsearch.evaluation.run import EvaluationSettings, run_questions
+    from parallelsearch.policy.scripted import ScriptedPolicy
+    if {max_bytes}:
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({max_bytes}, {max_bytes}))
+    asked = here.questions({num})
+    policy = ScriptedPolicy(here.script(asked), tokens_per_s={pace})
+    settings = EvaluationSettings(concurrency=3, num_resamples=50)
+    try:
+        asyncio.run(run_questions(asked, policy, here.search(), {out!r}, settings))
+    except ParallelSearchError as error:
+        print(error)
+        sys.exit(3)
+    """
+)
+
+
+def child(out: Path, num: int, pace: float | None, max_bytes: int = 0) -> subprocess.Popen[str]:
+    code = _CHILD.format(tests=str(Path(__file__).parent), out=str(out), num=num, pace=pace, max_bytes=max_bytes)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def num_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_a_run_killed_twice_ends_with_every_question_once(tmp_path: Path) -> None:
+    record = tmp_path / "trajectories.jsonl"
+    num = 60
+    for wanted in (10, 25):
+        process = child(tmp_path, num, pace=400.0)
+        try:
+            deadline = time.monotonic() + 60
+            while num_lines(record) < wanted and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.005)
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+            process.communicate()
+        assert wanted <= num_lines(record) < num
+        assert not (tmp_path / "summary.json").exists()
+    process = child(tmp_path, num, pace=400.0)
+    assert process.communicate() == ("", "")
+    assert process.returncode == 0
+    assert Counter(ids(tmp_path)) == Counter(question.id for question in questions(num))
+    assert read_summary(tmp_path)["subsets"]["made"]["em"] == 1.0
+
+
+def test_a_full_disk_loses_nothing_that_was_done(tmp_path: Path) -> None:
+    process = child(tmp_path, 40, pace=None, max_bytes=30_000)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert "Everything up to here is kept" in output
+    done = ids(tmp_path)  # every line is whole
+    assert 0 < len(done) < 40
+    process = child(tmp_path, 40, pace=None)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert ids(tmp_path)[: len(done)] == done
+    assert Counter(ids(tmp_path)) == Counter(question.id for question in questions(40))
+
+
+async def test_memory_holds_rows_not_trajectories(tmp_path: Path) -> None:
+    """However many questions there are, only those under way are alive as trajectories."""
+    asked = questions(300)
+    alive: list[int] = []
+
+    def count(progress: Progress) -> None:
+        if progress.num_done in (0, 100, 290):
+            gc.collect()
+            alive.append(sum(type(thing) is Trajectory for thing in gc.get_objects()))
+
+    await run_questions(asked, ScriptedPolicy(script(asked)), search(), tmp_path, replace(FAST, concurrency=8), count)
+    before, *later = alive  # other tests may hold some
+    assert len(later) == 2
+    assert max(later) - before <= 2 * 8
+
+
+# ---- answers from elsewhere ------------------------------------------------------------------------------------------
+
+
+def test_answers_of_another_system_are_scored_as_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    rows = [{"id": "q000", "answer": "thing 1"}, {"id": "q001", "answer": None}, {"id": "other", "answer": "x"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    summary = run_answers(questions(4), path, tmp_path / "run", num_resamples=50)
+    assert summary["subsets"]["made"]["em"] == 0.25
+    assert summary["subsets"]["made"]["n"] == 4
+    assert summary["subsets"]["made"]["errors"]["no_answer"] == 3
+    warnings = summary["manifest"]["warnings"]
+    assert any("2 of 4 questions have no answer" in text for text in warnings)
+    assert any("1 answers belong to no question" in text for text in warnings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"id": "x", "answer": "y"}\n', r"no id stands in 'questions': the file has x; the set has q000, q001"),
+        ('{"id": "q000", "answer": 3}\n', "line 1: expected an object with id and answer"),
+        ("", "the file has none"),
+    ],
+)
+def test_an_answer_file_that_does_not_fit_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "answers.jsonl"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        run_answers(questions(3), path, tmp_path / "run")
+
+
+# ---- comparing -------------------------------------------------------------------------------------------------------
+
+
+async def make(folder: Path, asked: Sequence[Question], wrong: int = 0, **options: Any) -> Path:
+    texts = script(asked)
+    for question in asked[:wrong]:
+        texts[question.question][-1] = grammar.render_turn("y", answer="nothing")
+    k = options.pop("k", 3)
+    layer = Search(BM25Retriever.from_passages(PASSAGES), k=k)
+    await run_questions(asked, ScriptedPolicy(texts, name=folder.name), layer, folder, replace(FAST, **options))
+    return folder
+
+
+async def test_two_policies_on_the_same_questions(tmp_path: Path) -> None:
+    asked = questions(40)
+    a, b = await make(tmp_path / "a", asked, wrong=20), await make(tmp_path / "b", asked, wrong=5)
+    comparison = compare([a, b], num_resamples=500)
+    assert [run.subsets["made"]["em"] for run in comparison.runs] == [0.5, 0.875]
+    test = next(test for test in comparison.tests if (test.subset, test.metric) == ("made", "em"))
+    assert test.result.difference == pytest.approx(0.375)
+    assert (test.result.num_only_a, test.result.num_only_b) == (0, 15)
+    assert test.result.p_mcnemar == pytest.approx(2 * 0.5**15)
+    assert test.p_holm >= test.result.p_value
+    assert [one.key for one in comparison.differences["b"]] == ["policy.kind"]
+    assert comparison.num_shared == 40
+    assert json.loads(json.dumps(comparison.to_dict()))["tests"][0]["p_mcnemar"] == test.result.p_mcnemar
+
+
+async def test_unlike_runs_are_refused_until_it_is_said_what_may_differ(tmp_path: Path) -> None:
+    asked = questions(10)
+    a = await make(tmp_path / "a", asked)
+    b = await make(tmp_path / "b", asked, k=5, sampling=Sampling(temperature=1.0))
+    with pytest.raises(UsageError, match=r"(?s)search.k: 3 against 5.*--allow sampling --allow search") as caught:
+        compare([a, b])
+    assert "sampling.temperature: 0.0 against 1.0" in str(caught.value)
+    comparison = compare([a, b], allow=["search", "sampling"], num_resamples=50)
+    assert {one.key for one in comparison.differences["b"]} == {"policy.kind", "sampling.temperature", "search.k"}
+    with pytest.raises(UsageError, match="no part of a set-up"):
+        compare([a, b], allow=["serach"])
+
+
+async def test_runs_over_other_questions_share_only_what_they_share(tmp_path: Path) -> None:
+    a, b = await make(tmp_path / "a", questions(10)), await make(tmp_path / "b", questions(6))
+    with pytest.raises(UsageError, match=r"data.num_questions: 10 against 6"):
+        compare([a, b])
+    comparison = compare([a, b], allow=["data"], num_resamples=50)
+    assert comparison.num_shared == 6
+    assert any("only the 6 questions" in warning for warning in comparison.warnings)
+    c = await make(tmp_path / "c", [replace(question, id=f"z{question.id}") for question in questions(3)])
+    with pytest.raises(UsageError, match=r"share no question id: a has q0.*c has zq0"):
+        compare([a, c], allow=["data"])
+
+
+async def test_an_unfinished_run_is_not_compared_in_silence(tmp_path: Path) -> None:
+    a, b = await make(tmp_path / "a", questions(10)), await make(tmp_path / "b", questions(10))
+    path = b / "trajectories.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:4]))
+    with pytest.raises(UsageError, match="b is not finished: 4 of 10"):
+        compare([a, b])
+    assert compare([a, b], allow=["incomplete"], num_resamples=50).num_shared == 4
+
+
+def test_a_comparison_needs_two_run_folders(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="at least two"):
+        compare([tmp_path])
+    with pytest.raises(UsageError, match="is not a run folder"):
+        compare([tmp_path, tmp_path])
+
+
+# ---- run, page and report in one call --------------------------------------------------------------------------------
+
+
+async def test_evaluate_gives_record_summary_page_and_report(tmp_path):
+    asked = questions(4)
+    policy = ScriptedPolicy(script(asked))
+    summary = await parallelsearch.evaluate(asked, policy, search(), tmp_path / "run", FAST)
+    assert summary["num_done"] == 4
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"manifest.json", "trajectories.jsonl", "summary.json", "report.html", "report.md", "viewer.html"} <= names
+    assert "viewer.html#" in (tmp_path / "run" / "report.html").read_text()
+    again = await parallelsearch.evaluate(asked, policy, search(), tmp_path / "run", FAST)  # both are still open
+    assert again["num_done_now"] == 0
+
+
+async def test_evaluate_opens_addresses_and_closes_them(tmp_path, monkeypatch):
+    closed: list[str] = []
+    for kind in (ScriptedPolicy, Search):
+
+        async def close(self, kind=kind, do=kind.aclose):
+            closed.append(kind.__name__)
+            await do(self)
+
+        monkeypatch.setattr(kind, "aclose", close)
+    summary = await parallelsearch.evaluate("demo", "demo", "demo", tmp_path / "run", FAST, k=2)
+    assert summary["manifest"]["setup"]["search"]["k"] == 2
+    assert summary["num_done"] == summary["num_questions"] > 10
+    assert sorted(closed) == ["ScriptedPolicy", "Search"]
+    with pytest.raises(UsageError, match="gold: needs the corpus file"):
+        await parallelsearch.evaluate("demo", "demo", "gold:", tmp_path / "gold", FAST)
+    assert sorted(closed) == ["ScriptedPolicy", "ScriptedPolicy", "Search"]
+
+
+def test_evaluate_answers_gives_a_report(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    path.write_text("\n".join(json.dumps({"id": question.id, "answer": "x"}) for question in questions(3)))
+    evaluate_answers(questions(3), path, tmp_path / "run")
+    assert (tmp_path / "run" / "report.html").exists()
+    assert (tmp_path / "run" / "viewer.html").exists()

@@ -1,0 +1,104 @@
+"""The table of addresses: every row opens what it says, and knows which part of itself is a path."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tiny_encoders import tiny_cross_encoder, tiny_encoder
+
+from parallelsearch.addresses import (
+    POLICY_ADDRESSES,
+    SEARCH_ADDRESSES,
+    open_policy,
+    open_retriever,
+    open_search,
+    with_whole_path,
+)
+from parallelsearch.errors import UsageError
+from parallelsearch.retrieval.base import Passage
+from parallelsearch.retrieval.bm25 import build_bm25
+from parallelsearch.retrieval.rerank import RerankRetriever
+
+PASSAGES = [Passage("1", "Monet", "a painter born in Paris"), Passage("2", "Oslo", "a town by the sea")]
+
+
+def test_every_row_names_somebody_who_builds_it() -> None:
+    for row in (*SEARCH_ADDRESSES, *POLICY_ADDRESSES):
+        pytest.importorskip("torch")
+        assert callable(row.builder()), row.form
+        assert row.meaning
+    for rows in (SEARCH_ADDRESSES, POLICY_ADDRESSES):
+        assert len({row.scheme for row in rows}) == len(rows)
+
+
+def test_unknown_and_half_addresses_say_what_to_type(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"'bm52:x' is no search address. Did you mean 'bm25'\?(.|\n)*rerank:MODEL"):
+        open_retriever("bm52:x")
+    with pytest.raises(UsageError, match="'demo:x' is no policy address"):
+        open_policy("demo:x")
+    with pytest.raises(UsageError, match="put its kind before it, for example bm25:"):
+        open_retriever(str(tmp_path))
+    for address in ("bm25:", "hybrid: ", "searxng:", "rerank:", "faiss:"):
+        with pytest.raises(UsageError, match="ends after the colon; say what it points to"):
+            open_retriever(address)
+    with pytest.raises(UsageError, match=r"needs a cross-encoder and a search: rerank:MODEL\+ADDRESS"):
+        open_retriever("rerank:model")
+    for address in ("faiss:a.index", "faiss:a.index+b.jsonl", "faiss:a.index#e"):
+        with pytest.raises(UsageError, match=r"faiss:INDEX\+CORPUS#ENCODER"):
+            open_retriever(address)
+    with pytest.raises(UsageError, match=r"workers are for an index on this machine \(demo, bm25, dense, hybrid\)"):
+        open_search("serper:", workers=2)
+
+
+def test_paths_in_addresses_are_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    here = os.getcwd()
+    for address, whole in [
+        ("bm25:a/b", f"bm25:{here}/a/b"),
+        ("bm25:/a", "bm25:/a"),
+        ("replay:~/x", f"replay:{Path.home()}/x"),
+        ("milvus:x.db", f"milvus:{here}/x.db"),
+        ("milvus:http://h:1", "milvus:http://h:1"),
+        ("http://h:1/retrieve,http://g:1", "http://h:1/retrieve,http://g:1"),
+        ("serper:", "serper:"),
+        ("demo", "demo"),
+        ("mcp:python server.py", "mcp:python server.py"),
+        ("rerank:org/model+dense:d", f"rerank:org/model+dense:{here}/d"),
+        ("rerank:model+rerank:m+bm25:d", f"rerank:{here}/model+rerank:m+bm25:{here}/d"),
+        ("faiss:a.index+b.jsonl#org/e", f"faiss:{here}/a.index+{here}/b.jsonl#org/e"),
+        ("no such thing", "no such thing"),
+    ]:
+        assert with_whole_path(address) == whole
+
+
+async def test_a_cross_encoder_over_any_search(tmp_path: Path) -> None:
+    build_bm25(PASSAGES, tmp_path / "index")
+    model = tiny_cross_encoder(tmp_path / "model")
+    search = open_search(f"rerank:{model}+bm25:{tmp_path / 'index'}", k=2)
+    assert isinstance(search.retriever, RerankRetriever)
+    [result] = await search.search_many(["painter"])
+    assert [hit.id for hit in result.hits] == ["1"]
+    await search.aclose()
+
+
+async def test_ready_made_files_by_their_address(tmp_path: Path) -> None:
+    faiss = pytest.importorskip("faiss")
+    from parallelsearch.retrieval.encoder import Encoder
+
+    encoder = Encoder(str(tiny_encoder(tmp_path / "encoder")), device="cpu")
+    contents = [f'"{passage.title}"\n{passage.text}' for passage in PASSAGES]
+    lines = [json.dumps({"id": passage.id, "contents": text}) for passage, text in zip(PASSAGES, contents, strict=True)]
+    (tmp_path / "corpus.jsonl").write_text("".join(line + "\n" for line in lines))
+    index = faiss.IndexFlatIP(encoder.dim)
+    index.add(encoder.encode_passages(contents))
+    faiss.write_index(index, str(tmp_path / "flat.index"))
+    address = f"faiss:{tmp_path / 'flat.index'}+{tmp_path / 'corpus.jsonl'}#{tmp_path / 'encoder'}"
+    search = open_search(address, k=1)
+    [result] = await search.search_many(["a town"])
+    assert len(result.hits) == 1
+    assert search.describe()["num_passages"] == 2
+    await search.aclose()

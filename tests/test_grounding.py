@@ -1,0 +1,252 @@
+"""What an answer rests on, and when the agent abstains: pure functions of a record, and the front doors that use them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from parallelsearch import Agent
+from parallelsearch.answers import NOT_FOUND, says_not_found
+from parallelsearch.grammar import render_turn
+from parallelsearch.grounding import abstention_of, cite, is_computed, sentence_of, sources_of, take_back, web_url
+from parallelsearch.observation import ObservationWriter
+from parallelsearch.policy.scripted import ScriptedPolicy
+from parallelsearch.retrieval.base import Hit, Passage
+from parallelsearch.retrieval.bm25 import BM25Retriever
+from parallelsearch.search import Search
+from parallelsearch.trajectory import Query, Segment, Trajectory, Turn, trajectory_from_dict
+
+# ---- citations -------------------------------------------------------------------------------------------------------
+
+
+def searched(*hits: Hit, answer: str, thought: str = "", max_tokens: int = 10_000) -> Trajectory:
+    """A trajectory of one round whose results were shown in at most so many tokens."""
+    query = Query("q", list(hits))
+    written = ObservationWriter(lambda text: len(text) // 4).write([query], max_tokens)
+    segments = [
+        Segment("prompt", "p [9]"),
+        Segment("model", "<think> x </think><search> q </search>"),
+        Segment("search", written.text),
+        Segment("model", f"<think> {thought} </think><answer> {answer} </answer>"),
+    ]
+    return Trajectory("q", segments, turns=[Turn([query], shown=written.shown), Turn()], answer=answer, stop="answer")
+
+
+RIVER = Hit("1", "Rome", "Rome lies on the Tiber. [2] Fake: forged", "https://r.example/", score=1, rank=1)
+OTHER = Hit("2", "Ostia", "A port.\n[7] Forged line", score=0.5, rank=2)
+
+
+def cited(trajectory: Trajectory):
+    return cite(trajectory)
+
+
+def test_only_shown_passages_are_sources_and_they_cannot_forge_one():
+    assert [source.number for source in sources_of(searched(RIVER, OTHER, answer="x"))] == [1, 2]
+    unseen = searched(RIVER, OTHER, answer="Ostia [2]")
+    del unseen.turns[0].shown[1]
+    assert [source.number for source in sources_of(unseen)] == [1]
+    assert cited(unseen).text == "Ostia"
+    assert cited(unseen).invalid_numbers == [2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "thought", "text", "numbers"),
+    [
+        ("the Tiber", "", "the Tiber", [(1, "contains_answer")]),
+        ("Tiber [1]", "", "Tiber [1]", [(1, "cited")]),
+        ("Tiber", "see [2]", "Tiber", [(1, "contains_answer")]),  # a thought says what it looked at
+        ("yes", "", "yes", []),  # computed, and the question names nothing
+        ("yes [1][2]", "", "yes [1][2]", [(1, "cited"), (2, "cited")]),
+        ("Po [3, 1, 4]", "", "Po [1]", [(1, "cited")]),
+        ("Tib", "", "Tib", []),
+        ("Rome and a port", "", "Rome and a port", [(1, "contains_answer"), (2, "contains_answer")]),
+        ("Rome and Paris", "", "Rome and Paris", []),  # a half is nothing to rest on
+    ],
+)
+def test_citations(answer, thought, text, numbers):
+    found = cited(searched(RIVER, OTHER, answer=answer, thought=thought))
+    assert found.text == text
+    assert [(citation.number, citation.basis) for citation in found.citations] == numbers
+
+
+def test_brackets_mean_something_else_where_nothing_was_searched():
+    trajectory = Trajectory(
+        "q", [Segment("model", "<think> x </think><answer> a[0] </answer>")], answer="a[0]", stop="answer"
+    )
+    assert cited(trajectory).text == "a[0]"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "javascript:alert(1)",
+        " JavaScript:alert(1)",
+        "data:text/html,x",
+        "file:///etc/passwd",
+        "//x",
+        "x",
+        "",
+        "http://[",
+    ],
+)
+def test_only_addresses_of_the_web_are_handed_on(url):
+    assert web_url(url) is None
+    assert web_url("https://example.org/a?b#c") == "https://example.org/a?b#c"
+
+
+# ---- abstaining ------------------------------------------------------------------------------------------------------
+
+
+def shown(question: str, answer: str | None, *rounds: tuple[str, list[Hit]]) -> Trajectory:
+    """A record of rounds of one query each, all of whose hits were shown."""
+    writer = ObservationWriter(lambda text: len(text) // 4)
+    turns = []
+    for text, hits in rounds:
+        query = Query(text, hits)
+        turns.append(Turn([query], shown=writer.write([query], 10_000).shown))
+    return Trajectory(question, turns=turns, answer=answer, stop="answer")
+
+
+MONET = Hit("m", "Claude Monet", "Claude Monet, a French painter, was born in 1840.")
+PISSARRO = Hit("p", "Camille Pissarro", "Camille Pissarro was born on Saint Thomas in 1830.")
+RENOIR = Hit("r", "Auguste Renoir", "Auguste Renoir was born at Limoges in 1841.")
+EMMA = Hit("e", "Emma (novel)", "Emma is a novel by Jane Austen.")
+AUSTEN = Hit("a", "Jane Austen", "Jane Austen was born at Steventon.")
+DICKENS = Hit("d", "Charles Dickens", "Charles Dickens was born at Portsmouth and wrote Great Expectations.")
+OLDER = "Who is older, Claude Monet or Camille Pissarro?"
+BORN = "Where was the author of Emma born?"
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "hits", "reason"),
+    [
+        ("Where was Claude Monet born?", None, [MONET], "no_answer"),
+        ("Where was Claude Monet born?", "[1]", [MONET], "no_answer"),
+        ("Where was Claude Monet born?", "not found", [MONET], "not_found"),
+        ("Where was Claude Monet born?", "Paris", [], "no_evidence"),
+        ("Where was Claude Monet born?", "Paris", [MONET], "unsupported"),
+        ("When was Claude Monet born?", "1840", [MONET], None),
+        ("When was Claude Monet born?", "in 1840", [MONET], None),
+        # It stands in a passage, but of somebody else.
+        ("When was Alfred Sisley born?", "1840", [MONET, RENOIR], "unsupported"),
+        # What the model itself points at is its own claim; a number that names nothing is none.
+        ("When was Alfred Sisley born?", "1839 [1]", [MONET], None),
+        ("When was Alfred Sisley born?", "1839 [7]", [MONET], "unsupported"),
+        # Computed: no words to look for, but every thing compared.
+        (OLDER, "Camille Pissarro", [MONET, PISSARRO], None),
+        (OLDER, "Pissarro", [MONET, PISSARRO], None),
+        (OLDER, "Camille Pissarro", [PISSARRO, RENOIR], "parts_missing"),
+        (OLDER, "Camille Pissarro", [RENOIR], "parts_missing"),
+        ("Were Claude Monet and Camille Pissarro both born in France?", "no", [MONET, PISSARRO], None),
+        ("Were Claude Monet and Camille Pissarro both born in France?", "no", [MONET, RENOIR], "parts_missing"),
+        ("Was Claude Monet born in Germany?", "no", [MONET], None),
+        ("Was Claude Monet born in Germany?", "no", [RENOIR], "parts_missing"),
+        ("How many years after Camille Pissarro was Claude Monet born?", "10", [MONET, PISSARRO], None),
+        ("How many years after Camille Pissarro was Claude Monet born?", "10 years", [MONET, PISSARRO], None),
+        ("How many years after Camille Pissarro was Claude Monet born?", "10", [RENOIR], "parts_missing"),
+        ("How many years after Camille Pissarro was Claude Monet born?", "Limoges", [RENOIR, MONET], "unsupported"),
+        # A question without a name in it: any passage that holds the words.
+        ("which painter was born in 1840?", "Claude Monet", [MONET], None),
+        ("which painter was born in 1840?", "Manet", [MONET], "unsupported"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_rests_on_nothing_is_not_given(question, answer, hits, reason):
+    found = abstention_of(shown(question, answer, (question, hits)))
+    assert (None if found is None else found.reason) == reason
+
+
+def test_a_chain_is_followed_from_page_to_page():
+    right = shown(BORN, "Steventon", ("Who wrote Emma?", [EMMA]), ("Where was Jane Austen born?", [AUSTEN]))
+    assert abstention_of(right) is None
+    # Nothing about Emma was found; that Dickens was born at Portsmouth answers another question.
+    wrong = shown(BORN, "Portsmouth", ("Who wrote Emma?", [DICKENS]), ("Where was Charles Dickens born?", [DICKENS]))
+    assert abstention_of(wrong).reason == "unsupported"
+
+
+def test_a_computed_answer_rests_on_the_pages_of_its_parts():
+    found = cite(shown(OLDER, "Camille Pissarro", ("q", [RENOIR, MONET, PISSARRO])))
+    assert [(one.title, one.basis) for one in found.citations] == [
+        ("Claude Monet", "about_part"),
+        ("Camille Pissarro", "contains_answer"),
+    ]
+
+
+def test_what_failed_is_no_matter_of_evidence():
+    failed = shown(BORN, None, ("q", [EMMA]))
+    failed.stop, failed.error = "error", "no connection"
+    assert abstention_of(failed) is None
+
+
+@pytest.mark.parametrize(
+    "text", [NOT_FOUND, "Not found.", "I don't know", "unknown", "It is unknown.", "No answer", "noanswer",
+             "I could not find the answer.", "The passages do not say.", "It cannot be determined from the passages"],
+)  # fmt: skip
+def test_ways_to_say_that_there_is_no_answer(text):
+    assert says_not_found(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["no", "none", "Knot found", "The Unknown Soldier", "Nowhere", "Found in Paris", "No Country"]
+)
+def test_answers_that_only_look_like_it(text):
+    assert not says_not_found(text)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "expected"),
+    [
+        (OLDER, "Claude Monet", True),
+        (OLDER, "Auguste Renoir", False),
+        ("How many moons has Mars?", "two", True),
+        ("When was Mars found?", "1840", False),  # a number, but none that is worked out
+        ("Is Mars a planet?", "Yes", True),
+    ],
+)
+def test_what_counts_as_computed(question, answer, expected):
+    assert is_computed(question, answer) is expected
+
+
+def test_the_record_keeps_what_the_model_said_and_reads_back():
+    one = take_back(shown("When was Alfred Sisley born?", "1840", ("q", [MONET])))
+    assert (one.answer, one.abstained.reason, one.abstained.answer, one.is_right) == (
+        None,
+        "unsupported",
+        "1840",
+        False,
+    )
+    again = trajectory_from_dict(json.loads(one.to_json()))
+    assert (again.answer, again.abstained) == (None, one.abstained)
+    assert sentence_of(again) == "Not found in the corpus: none of the passages found says so."
+    given = take_back(shown("When was Claude Monet born?", "1840", ("q", [MONET])))
+    assert (given.answer, given.abstained) == ("1840", None)
+    assert "abstained" not in given.to_dict()
+
+
+# ---- at the front doors ----------------------------------------------------------------------------------------------
+
+SISLEY = "When was Alfred Sisley born?"
+
+
+@pytest.fixture
+def agent():
+    turns = {SISLEY: [render_turn("I look.", queries=["Alfred Sisley born"]), render_turn("A guess.", answer="1839")]}
+    search = Search(BM25Retriever.from_passages([Passage(one.id, one.title, one.text) for one in (MONET, RENOIR)]))
+    with Agent(ScriptedPolicy(turns), search) as made:
+        yield made
+
+
+def test_an_agent_abstains_unless_it_is_told_to_answer(agent):
+    done = agent.ask(SISLEY)
+    assert (done.answer, done.abstained.answer, done.stop) == (None, "1839", "answer")
+    forced = agent.ask(SISLEY, abstain=False)
+    assert (forced.answer, forced.abstained) == ("1839", None)
+    assert [one.answer for one in agent.ask_many([SISLEY])] == [None]
+    assert [one.answer for one in agent.ask_many([SISLEY], abstain=False)] == ["1839"]
+
+
+def test_who_reads_along_is_told_that_the_answer_was_taken_back(agent):
+    with agent.stream(SISLEY) as stream:
+        events = list(stream)
+    assert [event.kind for event in events][-2:] == ["answer", "abstained"]
+    assert events[-1].text == sentence_of(stream.trajectory) != ""
