@@ -12,6 +12,7 @@ import asyncio
 import difflib
 import json
 import os
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,9 @@ class ScriptedPolicy(Policy):
         self.tokens_per_s = tokens_per_s
         self._questions = {grammar.query_key(question): question for question in turns}
         self._turns = {grammar.query_key(question): tuple(texts) for question, texts in turns.items()}
-        # `generate` sees segments only: this is how it knows the question again. Bounded, oldest out first.
-        self._prompts: dict[str, str] = {}
+        # `generate` sees segments only: this is how it knows the question again. Bounded, the one used longest ago goes
+        # first. Loops in several threads share it: a prompt that is known is never away, not even for an instant.
+        self._prompts: OrderedDict[str, str] = OrderedDict()
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], tokens_per_s: float | None = None) -> ScriptedPolicy:
@@ -49,10 +51,10 @@ class ScriptedPolicy(Policy):
         return cls(_read_script(Path(path)), tokens_per_s)
 
     def prompt(self, text: str, question: str) -> Segment:
-        self._prompts.pop(text, None)
         self._prompts[text] = question
+        self._prompts.move_to_end(text)
         if len(self._prompts) > _MAX_PROMPTS:
-            del self._prompts[next(iter(self._prompts))]
+            self._prompts.popitem(last=False)
         return Segment("prompt", text)
 
     def count_tokens(self, text: str) -> int:
