@@ -31,7 +31,7 @@ def hits(query: str, count: int) -> list[dict[str, Any]]:
     if query == "dies":
         os._exit(3)
     if query == "slow":
-        time.sleep(30)
+        time.sleep(120)
     if query == "fails":
         raise ToolError("the engine said no")
     if query == "busy":
@@ -47,7 +47,7 @@ def main(mode: str, port: int | None) -> None:
         sys.stderr.write("no API key in FOREIGN_KEY\n")
         sys.exit(1)
     if mode == "silent":
-        time.sleep(60)
+        time.sleep(120)
     server = MCPServer("foreign", log_level="ERROR")
 
     @server.tool()

@@ -15,17 +15,13 @@ import httpx
 import pytest
 from agent_process import CAPITALS, agent
 
+from free_ports import free_port
+
 pytestmark = pytest.mark.nginx
 
 SHIPPED = Path(__file__).parents[2] / "docs" / "nginx.conf"
 NAME = "search.example.org"
 BODY = {"model": "parallelsearch", "messages": [{"role": "user", "content": CAPITALS}]}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
