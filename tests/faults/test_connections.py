@@ -50,7 +50,7 @@ def served(limits: ConnectionLimits = LIMITS) -> Iterator[int]:
 
 
 def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
+    return socket.create_connection(("127.0.0.1", port), timeout=400)
 
 
 def is_served(port: int) -> bool:

@@ -301,7 +301,7 @@ def llama_cpp(file: Path) -> Iterator[httpx.Client]:
     try:
         assert process.stdout is not None
         address = next(line.split()[1] for line in process.stdout if line.startswith("listening"))
-        with httpx.Client(base_url=address, timeout=30) as client:
+        with httpx.Client(base_url=address, timeout=400) as client:
             yield client
     finally:
         process.kill()

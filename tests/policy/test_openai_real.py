@@ -68,7 +68,7 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str,
             for _ in range(600):
                 assert process.poll() is None, log.read_text()[-2000:]
                 try:
-                    if httpx.get(f"http://127.0.0.1:{port}/health", timeout=20).is_success:
+                    if httpx.get(f"http://127.0.0.1:{port}/health", timeout=400).is_success:
                         break
                 except httpx.HTTPError:
                     pass

@@ -59,7 +59,7 @@ def served(command: list[str], port: int) -> Iterator[str]:
         for _ in range(600):
             assert process.poll() is None, "the server ended"
             try:
-                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=20).is_success:
+                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=400).is_success:
                     break
             except httpx.HTTPError:
                 pass

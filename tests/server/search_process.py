@@ -113,7 +113,7 @@ class SearchProcess:
 
 def _open(request: urllib.request.Request) -> tuple[int, Any, dict[str, str]]:
     try:
-        with urllib.request.urlopen(request, timeout=120) as response:
+        with urllib.request.urlopen(request, timeout=400) as response:
             status, headers, text = response.status, response.headers, response.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -166,7 +166,7 @@ def refuses_connections(url: str) -> bool:
     """Whether nobody listens any more; questions that were taken may still be on their way."""
     parts = urllib.parse.urlsplit(url)
     try:
-        socket.create_connection((parts.hostname, parts.port), timeout=60).close()
+        socket.create_connection((parts.hostname, parts.port), timeout=400).close()
     except ConnectionRefusedError:
         return True
     return False

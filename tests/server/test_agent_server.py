@@ -125,7 +125,7 @@ def test_the_openai_client_streams(server: SearchProcess):
 
 
 async def test_many_at_once_through_the_async_client(server: SearchProcess):
-    async with openai.AsyncOpenAI(base_url=root_url(server) + "/v1", api_key="x", timeout=120) as client:
+    async with openai.AsyncOpenAI(base_url=root_url(server) + "/v1", api_key="x", timeout=400) as client:
         asked = [client.chat.completions.create(model="parallelsearch", messages=user(CAPITALS)) for _ in range(20)]
         answers = await asyncio.gather(*asked)
     assert {answer.choices[0].message.content for answer in answers} == {"Paris and Rome"}
@@ -271,7 +271,7 @@ def test_a_bad_request_is_told_why(server: SearchProcess, body, status, message)
 def test_a_body_without_a_length_is_cut_off_too(server: SearchProcess):
     host, port = root_url(server).removeprefix("http://").split(":")
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    with socket.create_connection((host, int(port)), timeout=60) as sock:
+    with socket.create_connection((host, int(port)), timeout=400) as sock:
         sock.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
         for _ in range(3):
             sock.sendall(b"2710\r\n" + b" " * 10_000 + b"\r\n")
@@ -296,7 +296,7 @@ def test_other_sites_cannot_use_the_browser_against_it(server: SearchProcess):
 )  # fmt: skip
 def test_only_the_pages_own_files_can_be_fetched(server: SearchProcess, path):
     host, port = root_url(server).removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as sock:  # no client in between that tidies the path
+    with socket.create_connection((host, int(port)), timeout=400) as sock:  # no client in between that tidies the path
         sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         reply = b"".join(iter(lambda: sock.recv(65536), b""))
     assert reply.split(b" ")[1] in (b"404", b"400")
@@ -315,11 +315,11 @@ def test_a_streamed_failure_is_an_error_of_the_client(server: SearchProcess):
 
 
 def health(server: SearchProcess) -> int:
-    return httpx.get(root_url(server) + "/health", timeout=60).json()["pending_questions"]
+    return httpx.get(root_url(server) + "/health", timeout=400).json()["pending_questions"]
 
 
 def metric(server: SearchProcess, name: str) -> float:
-    text = httpx.get(root_url(server) + "/metrics", timeout=60).text
+    text = httpx.get(root_url(server) + "/metrics", timeout=400).text
     return next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + " ")), 0.0)
 
 
@@ -334,7 +334,7 @@ async def test_who_leaves_cancels_the_question(tmp_path, stream):
         agent(tmp_path, settings={"limits": {"timeout_s": 100, "max_turns": 9}}, hold=str(tmp_path / "hold")) as server,
     ):
         async with httpx.AsyncClient() as client:
-            asked = asyncio.create_task(client.post(server.url, json=body_for(NEVER, stream=stream), timeout=100))
+            asked = asyncio.create_task(client.post(server.url, json=body_for(NEVER, stream=stream), timeout=400))
             await until(lambda: metric(server, "parallelsearch_search_calls_total") >= 1)  # it is in the middle of it
             assert health(server) == 1
             asked.cancel()
@@ -400,7 +400,7 @@ async def test_who_has_read_the_answer_may_ask_again_at_once():
 async def test_silence_is_filled_so_that_nobody_hangs_up(tmp_path):
     with agent(tmp_path, settings={"keep_alive_s": 0.1}, latency_s=1.5) as server:
         async with httpx.AsyncClient() as client:
-            reply = await client.post(server.url, json=body_for(stream=True), timeout=120)
+            reply = await client.post(server.url, json=body_for(stream=True), timeout=400)
         assert reply.text.count(": still working\n\n") >= 1
         assert reply.text.endswith("data: [DONE]\n\n")
 
@@ -676,7 +676,7 @@ async def test_the_answer_tool_beside_the_search_tools(server: SearchProcess):
     pytest.importorskip("mcp")
     from mcp import Client
 
-    async with Client(root_url(server) + "/mcp", read_timeout_seconds=120) as client:
+    async with Client(root_url(server) + "/mcp", read_timeout_seconds=400) as client:
         tools = {tool.name for tool in (await client.list_tools()).tools}
         assert tools == {"search", "search_batch", "retrieve", "answer"}
         split = (await client.call_tool("retrieve", {"question": CAPITALS, "k": 2})).structured_content

@@ -25,7 +25,7 @@ def complaints(url: str, folder: Path, *options: str) -> str:
     command += ["--max-examples", str(MAX_EXAMPLES), "--seed", "1", "--generation-database", "none", "--no-color"]
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": "api_hooks", "PYTHONPATH": str(HERE)}
     done = subprocess.run(
-        [*command, *options], cwd=folder, env=environment, capture_output=True, text=True, timeout=150, check=False
+        [*command, *options], cwd=folder, env=environment, capture_output=True, text=True, timeout=400, check=False
     )
     assert "Tested: " in done.stdout, done.stdout + done.stderr
     return "" if done.returncode == 0 else done.stdout

@@ -35,7 +35,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(server: SearchProcess):
-    with openai.OpenAI(base_url=root_url(server) + "/v1", api_key="none", max_retries=0, timeout=120) as one:
+    with openai.OpenAI(base_url=root_url(server) + "/v1", api_key="none", max_retries=0, timeout=400) as one:
         yield one
 
 
@@ -44,7 +44,7 @@ def post(server: SearchProcess, body) -> tuple[int, dict]:
         root_url(server) + "/v1/responses",
         content=body if isinstance(body, bytes) else json.dumps(body),
         headers={"Content-Type": "application/json"},
-        timeout=120,
+        timeout=400,
     )
     return reply.status_code, reply.json()
 
@@ -137,7 +137,7 @@ async def respond(policy, search=None, *, settings=None, **body) -> Response:
     search = search or Search(BM25Retriever.from_passages(PASSAGES))
     app = create_agent_app(policy, search, settings or AgentSettings(token=None))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
-        reply = await client.post("/v1/responses", json={"model": MODEL, "input": CAPITALS, **body}, timeout=120)
+        reply = await client.post("/v1/responses", json={"model": MODEL, "input": CAPITALS, **body}, timeout=400)
     assert reply.status_code == 200, reply.text
     if not body.get("stream"):
         return Response.model_validate(reply.json())
@@ -252,7 +252,7 @@ def test_every_event_and_response_is_one_of_the_apis(server: SearchProcess, ques
     status, reply = post(server, body)
     if status == 200:
         Response.model_validate(reply, strict=True)
-    with httpx.stream("POST", root_url(server) + "/v1/responses", json={**body, "stream": True}, timeout=120) as answer:
+    with httpx.stream("POST", root_url(server) + "/v1/responses", json={**body, "stream": True}, timeout=400) as answer:
         text = answer.read().decode()
     events = [part.split("\n") for part in text.removesuffix("\n\n").split("\n\n")]
     for name, data in events:
@@ -437,10 +437,10 @@ def test_a_full_server_says_when_to_come_again(tmp_path):
         holding(tmp_path / "hold") as let_go,
     ):
         body = {"model": MODEL, "input": CAPITALS, "stream": True}
-        with httpx.stream("POST", root_url(server) + "/v1/responses", json=body, timeout=120) as first:
+        with httpx.stream("POST", root_url(server) + "/v1/responses", json=body, timeout=400) as first:
             lines = first.iter_lines()
             assert next(lines) == "event: response.created"
-            refused = httpx.post(root_url(server) + "/v1/responses", json=body, timeout=120)
+            refused = httpx.post(root_url(server) + "/v1/responses", json=body, timeout=400)
             let_go()
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
             assert '"Paris and Rome"' in list(lines)[-2]

@@ -154,7 +154,7 @@ def test_a_bad_request_is_told_why(server: SearchProcess, body, status, message)
 
 def test_a_body_without_a_length_is_cut_off_too(server: SearchProcess):
     host, port = server.base_url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as sock:
+    with socket.create_connection((host, int(port)), timeout=400) as sock:
         sock.sendall(b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(6):
             sock.sendall(b"2710\r\n" + b"x" * 10_000 + b"\r\n")
@@ -164,7 +164,7 @@ def test_a_body_without_a_length_is_cut_off_too(server: SearchProcess):
 def test_a_client_that_leaves_in_the_middle_disturbs_nobody(server: SearchProcess):
     host, port = server.base_url.removeprefix("http://").split(":")
     for sent in (b"POST /retrieve HTTP/1.1\r\nContent-Length: 100\r\n\r\n{", b"POST /ret", b"\x00\x01\x02\r\n\r\n"):
-        with socket.create_connection((host, int(port)), timeout=60) as sock:
+        with socket.create_connection((host, int(port)), timeout=400) as sock:
             sock.sendall(sent)
     assert server.post({"queries": ["Seine"]})[0] == 200
     assert not [line for line in server.log() if "traceback" in line]
@@ -343,7 +343,7 @@ def test_the_port_in_use_ends_the_program_with_its_own_message(tmp_path):
         taken.listen()
         options = json.dumps({"settings": {"port": taken.getsockname()[1]}})
         ended = subprocess.run(
-            [sys.executable, search_process.__file__, options], capture_output=True, text=True, timeout=170
+            [sys.executable, search_process.__file__, options], capture_output=True, text=True, timeout=400
         )
     assert ended.returncode == 1
     assert "UsageError: cannot listen on 127.0.0.1 port" in ended.stderr.splitlines()[-1]

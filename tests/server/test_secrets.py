@@ -92,7 +92,10 @@ def test_what_a_server_sends_back_is_not_passed_on(
     }[secret_of]
     log = tmp_path / "server.log"
     shown = []
-    with served(log, *options) as url, httpx.Client(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as client:
+    with (
+        served(log, *options) as url,
+        httpx.Client(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=400) as client,
+    ):
         for stream in (False, True):
             body = {"model": "parallelsearch", "stream": stream, "messages": [{"role": "user", "content": QUESTION}]}
             shown.append(client.post(f"{url}/v1/chat/completions", json=body).text)
@@ -115,7 +118,7 @@ def test_a_trajectory_keeps_no_secret(tmp_path: Path, indiscreet: ThreadingHTTPS
         env={**os.environ, "PARALLELSEARCH_TOKEN": TOKEN},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=400,
         check=False,
     )
     assert json.loads(done.stdout)["turns"][0]["queries"][0]["error"]

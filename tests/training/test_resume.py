@@ -81,7 +81,7 @@ def test_kill_9_and_again_gives_the_curve_of_an_uninterrupted_run(tmp_path: Path
     second = out / "checkpoints" / "checkpoint-4"
     kill_when(start(recipe), lambda: second.exists() and not (second / checkpoints.MARK).exists())
     last = start(recipe)
-    output, _ = last.communicate(timeout=150)
+    output, _ = last.communicate(timeout=400)
     assert last.returncode == 0, output[-3000:]
     assert "going on from step" in output
     assert curve(read_metrics(metrics)) == expected
