@@ -297,7 +297,7 @@ def test_a_run_killed_twice_ends_with_every_question_once(tmp_path: Path) -> Non
     record = tmp_path / "trajectories.jsonl"
     num = 60
     for wanted in (10, 25):
-        process = child(tmp_path, num, pace=100.0)
+        process = child(tmp_path, num, pace=200.0)
         try:
             deadline = time.monotonic() + 300
             while num_lines(record) < wanted and process.poll() is None and time.monotonic() < deadline:
@@ -307,7 +307,7 @@ def test_a_run_killed_twice_ends_with_every_question_once(tmp_path: Path) -> Non
             process.communicate()
         assert wanted <= num_lines(record) < num
         assert not (tmp_path / "summary.json").exists()
-    process = child(tmp_path, num, pace=None)
+    process = child(tmp_path, num, pace=200.0)
     assert process.communicate() == ("", "")
     assert process.returncode == 0
     assert Counter(ids(tmp_path)) == Counter(question.id for question in questions(num))
