@@ -288,7 +288,7 @@ params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
 params.warmup = False
 server = xllamacpp.Server(params)
 print("listening", server.listening_address, flush=True)
-time.sleep(120)
+time.sleep(1_000)
 """
 
 

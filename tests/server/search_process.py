@@ -194,6 +194,7 @@ def started(command: Sequence[str], folder: Path) -> Iterator[SearchProcess]:
                 process.wait(0.02)
         assert lines, f"the server did not start: {log.read_text()}"
         server.url = json.loads(lines[0])["url"]
+        server.get("/health")  # it listens before it is ready; clients with less patience come after this
         yield server
     finally:
         process.terminate()

@@ -36,7 +36,7 @@ VLLMClient.init_communicator = lambda self, device: meet(self, "cuda")  # a name
 
 
 def facts() -> dict[str, Any]:
-    return dict(httpx.get(f"{URL}/stand_in").raise_for_status().json())
+    return dict(httpx.get(f"{URL}/stand_in", timeout=400).raise_for_status().json())
 
 
 def recipe_of(name: str, changes: dict[str, Any]) -> Any:
