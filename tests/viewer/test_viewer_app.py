@@ -152,10 +152,11 @@ def test_a_run_that_grows_is_followed(tmp_path):
         with path.open("a") as file:
             file.write(hostile_trajectory().to_json() + '\n{"question": "torn')
         httpx.get(f"{url}/api/runs")
-        for _ in range(100):
+        for _ in range(2_000):
             head = wait_until_read(url)["runs"][0]
             if head["num_rows"] == 4 and head["notes"]:
                 break
+            time.sleep(0.05)
         assert head["num_rows"] == 4
         assert "not complete" in head["notes"][0]
         path.unlink()
