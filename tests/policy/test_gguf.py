@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -237,10 +238,13 @@ def test_many_at_once_are_what_they_are_one_at_a_time(tiny: Tiny) -> None:
     alone, stats_alone = asyncio.run(all_of(1, 1))
     together, stats = asyncio.run(all_of(5, 3))
     assert together == alone
-    assert stats["steps"] < 0.6 * stats_alone["steps"]
-    # The second turn reads only what came behind the first; so does who begins as another one did.
+    assert stats["steps"] < 0.8 * stats_alone["steps"]
+    # The second turn reads only what came behind the first; so does who begins as another one did. Where rollouts wait for a
+    # sequence, one that asks for its second turn late may have lost its own to them.
     second_turns = sum(len(ids[0]) + len(ids[1]) - 1 for ids in alone)
     assert stats_alone["reused"] >= second_turns
+    with_room, stats = asyncio.run(all_of(5, 5))
+    assert with_room == alone
     assert stats["reused"] >= second_turns
 
 
@@ -282,8 +286,13 @@ def test_the_fixed_beginning_of_a_prompt_is_read_once_for_all_processes(
 
 def test_a_cancelled_turn_leaves_its_place(policy: GgufPolicy) -> None:
     async def main() -> Generation:
+        engine = policy.engine
+        num_steps = engine.stats["steps"]
         long = asyncio.create_task(turn(policy, TEXTS[0], max_tokens=150, session="long"))
-        await asyncio.sleep(0.05)
+        while not engine._num_open:  # noqa: ASYNC110 (it is counted in this loop)
+            await asyncio.sleep(0)
+        while engine.stats["steps"] == num_steps:
+            time.sleep(0.001)  # noqa: ASYNC251
         long.cancel()
         with pytest.raises(asyncio.CancelledError):
             await long
