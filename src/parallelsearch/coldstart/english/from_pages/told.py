@@ -93,6 +93,15 @@ def read_things(
     return Things(tuple(found), makers)
 
 
+_ABOUT_A_PERSON = re.compile(r"(?:Murder|Death|Killing|Assassination|Execution|Disappearance|Shooting|Trial|Life) of\b")
+
+
+def without_events(things: Things) -> Things:
+    """The same without pages on what happened to someone, which begin as that one's biography. They stand in the evaluation
+    sets, which stay as they are."""
+    return Things(tuple(thing for thing in things.all if not _ABOUT_A_PERSON.match(thing.title)), things.makers)
+
+
 _CALLED = re.compile(r"[^\W\d_][\w.'’&-]*(?: [\w.'’&-]+){0,4}")
 _JOINED = re.compile(r"\b(?:and|or|nor)\b")
 """A name with such a word cannot be told from two in a list."""
