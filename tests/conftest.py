@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from echoing import EchoRetriever
 from small_data import write_small_data
 
 # The same examples on every machine: a red run must be repeatable. HYPOTHESIS_PROFILE=explore looks for new ones.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.register_profile("explore", max_examples=2_000, deadline=None)
+# How long it takes to make one says something about the machine only.
+_TIMELESS: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeatable", derandomize=True, **_TIMELESS)
+settings.register_profile("explore", max_examples=2_000, **_TIMELESS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # Haystack would report its use, and write to the home folder

@@ -29,7 +29,7 @@ def run(
         env={**os.environ, "COLUMNS": "120", **(env or {})},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
 
 

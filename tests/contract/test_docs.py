@@ -67,7 +67,7 @@ def furnished(tmp_path_factory):
 
     def run(*arguments: str) -> str:
         result = subprocess.run(
-            ["parallelsearch", *arguments], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=120
+            ["parallelsearch", *arguments], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=400
         )
         assert result.returncode == 0, result.stderr
         return result.stdout
@@ -98,7 +98,7 @@ def test_help_examples_run(workplace, name, line):
     folder, environment = workplace
     if name == "eval":
         shutil.rmtree(folder / "run")  # the furnished run is another set-up
-    result = subprocess.run(shlex.split(line), cwd=folder, env=environment, capture_output=True, text=True, timeout=170)
+    result = subprocess.run(shlex.split(line), cwd=folder, env=environment, capture_output=True, text=True, timeout=400)
     assert result.returncode == 0, result.stderr
 
 
@@ -109,7 +109,7 @@ def readme_blocks() -> list[tuple[str, str]]:
 
 
 def run_in(folder: Path, command: list[str]) -> None:
-    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=170)
+    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=400)
     assert result.returncode == 0, f"{command[-1]}\n{result.stderr}"
 
 
