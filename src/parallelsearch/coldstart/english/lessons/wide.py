@@ -198,10 +198,13 @@ class WideLesson(Lesson):
             if page.title == step.title:
                 # Without brackets first: "(born 26 September 1994) is an Austrian" has no room left for the luger.
                 plain = replace(page, text=BRACKETS.sub("", page.text))
-                for text in (plain, page):
-                    found = clause_with(text, step.words, [FACTS[step.fact].query], self.max_quote_words)
-                    if found is not None and (text is page or found[0].words in page.text):
-                        return _trimmed(step, found[0])
+                found = clause_with(plain, step.words, [FACTS[step.fact].query], self.max_quote_words)
+                words = _as_shown(found[0].words, page.text) if found is not None else ""
+                if find_phrase(words, step.words):
+                    return _trimmed(step, Quote(words, page.number))
+                found = clause_with(page, step.words, [FACTS[step.fact].query], self.max_quote_words)
+                if found is not None:
+                    return _trimmed(step, found[0])
         return None
 
     def _lines(self, steps: Sequence[Step], shown: Sequence[Seen]) -> str:
@@ -319,6 +322,14 @@ class WideLesson(Lesson):
     def _made_by(self, step: Step) -> str:
         role = next(one.fact for one in self.wide.steps if one.name == step.of)
         return f"{step.name} {_VERBS[role]} {step.of}"
+
+
+def _as_shown(words: str, text: str) -> str:
+    """The end of the words that stands in the text as it is: what was before a bracket is left away."""
+    rest = words.split(" ")
+    while rest and " ".join(rest) not in text:
+        rest = rest[1:]
+    return " ".join(rest)
 
 
 def _trimmed(step: Step, quote: Quote) -> Quote:
