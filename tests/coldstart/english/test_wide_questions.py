@@ -222,6 +222,14 @@ def test_what_happened_to_someone_is_no_person() -> None:
     }
 
 
+def test_a_list_of_things_is_none_of_them() -> None:
+    text = "Zembla is a village in the hills of Norway. It has a population of 812."
+    world = [*PASSAGES, Passage("z", "List of companies of Zembla", text)]
+    made = load_rules("english").make(world, {"single": 400, "parallel": 400}, wide={"parallel": {2: 60}})
+    assert made
+    assert not any("List of" in title for question in made for title in question.supporting_titles)
+
+
 def test_people_write_in_many_ways(parallel: list[Question]) -> None:
     texts = [question.question for question in parallel]
     assert 5 <= sum(text == text.lower() for text in texts) <= 50

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from parallelsearch.answers import normalise
 from parallelsearch.coldstart.english.evidence import country, dates_in, sentences
-from parallelsearch.coldstart.english.from_pages.pages import BRACKETS, Fact, Page, read_pages
+from parallelsearch.coldstart.english.from_pages.pages import BRACKETS, Fact, Page, is_thing, read_pages
 from parallelsearch.coldstart.english.from_pages.works import Person, Work, read_person, read_works
 from parallelsearch.coldstart.english.questions import base_title
 from parallelsearch.coldstart.lesson import Seen
@@ -97,9 +97,10 @@ _ABOUT_A_PERSON = re.compile(r"(?:Murder|Death|Killing|Assassination|Execution|D
 
 
 def without_events(things: Things) -> Things:
-    """The same without pages on what happened to someone, which begin as that one's biography. They stand in the evaluation
-    sets, which stay as they are."""
-    return Things(tuple(thing for thing in things.all if not _ABOUT_A_PERSON.match(thing.title)), things.makers)
+    """The same without pages on what happened to someone, which begin as that one's biography, and without lists. They stand
+    in the evaluation sets, which stay as they are."""
+    kept = (thing for thing in things.all if is_thing(thing.title) and not _ABOUT_A_PERSON.match(thing.title))
+    return Things(tuple(kept), things.makers)
 
 
 _CALLED = re.compile(r"[^\W\d_][\w.'’&-]*(?: [\w.'’&-]+){0,4}")
