@@ -20,7 +20,7 @@ from parallelsearch.coldstart.english.from_pages.facts_and_chains import (
     read_links,
 )
 from parallelsearch.coldstart.english.from_pages.pages import is_thing, read_pages
-from parallelsearch.coldstart.english.from_pages.told import read_things, without_events
+from parallelsearch.coldstart.english.from_pages.told import read_things, sure_enough
 from parallelsearch.coldstart.english.from_pages.two_rounds import make_two_rounds
 from parallelsearch.coldstart.english.from_pages.wide import make_wide, make_wide_mixed
 from parallelsearch.coldstart.english.from_pages.works import read_works
@@ -130,7 +130,7 @@ class EnglishRules:
             made += make_chains(pages, links, num_chains, seed=seed, forbidden=forbidden)
             made += make_comparisons(pages, num_comparisons, seed=seed, forbidden=forbidden)
         if any(wide.values()):
-            things = without_events(read_things(passages, forbidden, unused))
+            things = sure_enough(read_things(passages, forbidden, unused))
             ways = wordings.TRAINED
             made += make_wide(things, wide.get("parallel", {}), seed=seed, forbidden=forbidden, ways=ways)
             made += make_wide_mixed(things, wide.get("mixed", {}), seed=seed, forbidden=forbidden, ways=ways)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from parallelsearch.answers import normalise
 from parallelsearch.coldstart.english import thoughts
-from parallelsearch.coldstart.english.evidence import Quote, clause_with, find_phrase
+from parallelsearch.coldstart.english.evidence import Quote, clause_with, find_phrase, sentences
 from parallelsearch.coldstart.english.from_pages.pages import BRACKETS
 from parallelsearch.coldstart.english.wide import FACTS, Form, Step, Wide, answer_of, number_of
 from parallelsearch.coldstart.lesson import Drop, Lesson, Seen, as_query
@@ -194,18 +194,22 @@ class WideLesson(Lesson):
 
     def _quote(self, step: Step, shown: Sequence[Seen]) -> Quote | None:
         """Where the step's own page, as far as it was shown, says what is asked."""
+        about = [FACTS[step.fact].query]
         for page in shown:
             if page.title == step.title:
-                # Without brackets first: "(born 26 September 1994) is an Austrian" has no room left for the luger.
-                plain = replace(page, text=BRACKETS.sub("", page.text))
-                found = clause_with(plain, step.words, [FACTS[step.fact].query], self.max_quote_words)
-                words = _as_shown(found[0].words, page.text) if found is not None else ""
-                if find_phrase(words, step.words):
-                    return _trimmed(step, Quote(words, page.number))
-                found = clause_with(page, step.words, [FACTS[step.fact].query], self.max_quote_words)
-                if found is not None:
-                    return _trimmed(step, found[0])
+                for text in self._texts(step, page):
+                    found = clause_with(replace(page, text=text), step.words, about, self.max_quote_words)
+                    words = _as_shown(found[0].words, page.text) if found is not None else ""
+                    if find_phrase(words, step.words):
+                        return _trimmed(step, Quote(words, page.number))
         return None
+
+    def _texts(self, step: Step, page: Seen) -> list[str]:
+        """Where to look, the best first. Without brackets: "(born 26 September 1994) is an Austrian" has no room left for the
+        luger. What someone is stands in the first sentence; further on a nationality may be a club's."""
+        plain = BRACKETS.sub("", page.text)
+        first = sentences(plain)[:1] if step.fact in ("nation", "is_a") else []
+        return [*first, plain, page.text]
 
     def _lines(self, steps: Sequence[Step], shown: Sequence[Seen]) -> str:
         lines = []
