@@ -199,6 +199,7 @@ async def test_a_count_is_not_taken_where_a_part_is_missing(search, encoder):
     [
         ("(born 26 September 1994) is an Austrian luger. He won.", "nation", "Austrian", "is an Austrian luger."),
         ("( 1932- 1987) was an Austrian director and screenwriter.", "nation", "Austrian", "was an Austrian director"),
+        ("is an Austrian luger. His nationality, he says, is Austrian.", "nation", "Austrian", "is an Austrian luger."),
         ("is a band that was formed in 1994 in the town of Linz.", "formed", "1994", "that was formed in 1994."),
     ],
 )

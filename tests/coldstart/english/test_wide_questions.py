@@ -9,7 +9,7 @@ import pytest
 
 from parallelsearch.answers import exact_match
 from parallelsearch.coldstart.english.from_pages import evaluation, wordings
-from parallelsearch.coldstart.english.from_pages.told import Things, may_be, read_things, without_events
+from parallelsearch.coldstart.english.from_pages.told import Things, may_be, read_things, sure_enough
 from parallelsearch.coldstart.english.from_pages.wide import make_wide, make_wide_mixed, widths_of
 from parallelsearch.coldstart.english.wide import wide_of
 from parallelsearch.coldstart.rules import load_rules
@@ -217,9 +217,31 @@ def test_what_happened_to_someone_is_no_person() -> None:
     text = "Simon Dale (17 June 1919 – 11 September 1987) was an English architect. He was killed at home."
     found = read_things([*PASSAGES, Passage("m", "Murder of Simon Dale", text)])
     assert "Murder of Simon Dale" in {thing.title for thing in found.all}
-    assert {thing.title for thing in without_events(found).all} == {thing.title for thing in found.all} - {
+    assert {thing.title for thing in sure_enough(found).all} == {thing.title for thing in found.all} - {
         "Murder of Simon Dale"
     }
+
+
+def test_a_nationality_is_the_persons_own() -> None:
+    texts = {
+        "Ola Nord": "Ola Nord (born 1 May 1990) is a Croatian footballer. He lives there.",
+        "Ana Vuk": "Ana Vuk (born 2 May 1991) is a Montenegrin footballer who plays for Croatian club Sloga.",
+        "Eve Lang": "Eve Lang (born 3 May 1970) is a painter of English landscapes.",
+    }
+    found = read_things([*PASSAGES, *(Passage(title, title, text) for title, text in texts.items())])
+    assert all("nation" in thing.told for thing in found.all if thing.title in texts), "as the evaluation sets have it"
+    told = {thing.title: set(thing.told) for thing in sure_enough(found).all}
+    assert "nation" in told["Ola Nord"]
+    assert "born" in told["Ana Vuk"]
+    assert not any("nation" in told[name] for name in ("Ana Vuk", "Eve Lang"))
+
+
+def test_a_list_of_things_is_none_of_them() -> None:
+    text = "Zembla is a village in the hills of Norway. It has a population of 812."
+    world = [*PASSAGES, Passage("z", "List of companies of Zembla", text)]
+    made = load_rules("english").make(world, {"single": 400, "parallel": 400}, wide={"parallel": {2: 60}})
+    assert made
+    assert not any("List of" in title for question in made for title in question.supporting_titles)
 
 
 def test_people_write_in_many_ways(parallel: list[Question]) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from parallelsearch.answers import normalise
 from parallelsearch.coldstart.english import thoughts
-from parallelsearch.coldstart.english.evidence import Quote, clause_with, find_phrase
+from parallelsearch.coldstart.english.evidence import Quote, clause_with, find_phrase, sentences
 from parallelsearch.coldstart.english.from_pages.pages import BRACKETS
 from parallelsearch.coldstart.english.wide import FACTS, Form, Step, Wide, answer_of, number_of
 from parallelsearch.coldstart.lesson import Drop, Lesson, Seen, as_query
@@ -194,15 +194,22 @@ class WideLesson(Lesson):
 
     def _quote(self, step: Step, shown: Sequence[Seen]) -> Quote | None:
         """Where the step's own page, as far as it was shown, says what is asked."""
+        about = [FACTS[step.fact].query]
         for page in shown:
             if page.title == step.title:
-                # Without brackets first: "(born 26 September 1994) is an Austrian" has no room left for the luger.
-                plain = replace(page, text=BRACKETS.sub("", page.text))
-                for text in (plain, page):
-                    found = clause_with(text, step.words, [FACTS[step.fact].query], self.max_quote_words)
-                    if found is not None and (text is page or found[0].words in page.text):
-                        return _trimmed(step, found[0])
+                for text in self._texts(step, page):
+                    found = clause_with(replace(page, text=text), step.words, about, self.max_quote_words)
+                    words = _as_shown(found[0].words, page.text) if found is not None else ""
+                    if find_phrase(words, step.words):
+                        return _trimmed(step, Quote(words, page.number))
         return None
+
+    def _texts(self, step: Step, page: Seen) -> list[str]:
+        """Where to look, the best first. Without brackets: "(born 26 September 1994) is an Austrian" has no room left for the
+        luger. What someone is stands in the first sentence; further on a nationality may be a club's."""
+        plain = BRACKETS.sub("", page.text)
+        first = sentences(plain)[:1] if step.fact in ("nation", "is_a") else []
+        return [*first, plain, page.text]
 
     def _lines(self, steps: Sequence[Step], shown: Sequence[Seen]) -> str:
         lines = []
@@ -319,6 +326,14 @@ class WideLesson(Lesson):
     def _made_by(self, step: Step) -> str:
         role = next(one.fact for one in self.wide.steps if one.name == step.of)
         return f"{step.name} {_VERBS[role]} {step.of}"
+
+
+def _as_shown(words: str, text: str) -> str:
+    """The end of the words that stands in the text as it is: what was before a bracket is left away."""
+    rest = words.split(" ")
+    while rest and " ".join(rest) not in text:
+        rest = rest[1:]
+    return " ".join(rest)
 
 
 def _trimmed(step: Step, quote: Quote) -> Quote:
