@@ -475,8 +475,10 @@ class TurnParts:
     """Says of each piece of a turn being written to which part it belongs; the tags themselves are left out."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[TurnPart, str]] = []
-        self._parser = StreamParser(on_part=lambda part, text: self._found.append((part, text)))
+        # Held by the parser too, which so needs no way back to here: a server makes one for each turn, and what refers to
+        # itself is left to the garbage collector.
+        self._found = found = list[tuple[TurnPart, str]]()
+        self._parser = StreamParser(on_part=lambda part, text: found.append((part, text)))
 
     def feed(self, piece: str) -> list[tuple[TurnPart, str]]:
         """All that is certain by now, in order."""
@@ -489,7 +491,8 @@ class TurnParts:
         return self._taken()
 
     def _taken(self) -> list[tuple[TurnPart, str]]:
-        found, self._found = self._found, []
+        found = self._found.copy()
+        self._found.clear()
         return found
 
 

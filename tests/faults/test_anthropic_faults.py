@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory import bounded_memory
 from payloads import BODIES, DEEP, HALF, SPACES, WAYS, dumped
 from search_fault_server import FaultServer, Reply
 from test_model_faults import ANSWER, check_sound, deadline_s, patience
 
 from echoing import EchoRetriever
+from memory import bounded_memory
 from parallelsearch.limits import Limits
 from parallelsearch.policy.anthropic import AnthropicPolicy
 from parallelsearch.rollout import rollout

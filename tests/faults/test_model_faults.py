@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory import bounded_memory
 from payloads import BODIES, DEEP, HALF, SPACES, WAYS, dumped
 from search_fault_server import FaultServer, Reply, good
 
 from echoing import EchoRetriever
+from memory import bounded_memory
 from parallelsearch import grammar
 from parallelsearch.agent import Agent
 from parallelsearch.errors import UsageError

@@ -3,6 +3,7 @@ longer, and for new examples each time."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,8 +23,9 @@ from parallelsearch.retrieval.base import Hit
 from parallelsearch.retrieval.mcp_answers import _hits, _items, _items_of_texts
 from parallelsearch.retrieval.remote import read_reply
 from parallelsearch.retrieval.web import plain_text
+from parallelsearch.server import limits as server_limits
 from parallelsearch.server.chat_api import ChatLimits, read_chat_request
-from parallelsearch.server.limits import RefusalError, ServerSettings, check_content, read_request
+from parallelsearch.server.limits import RefusalError, ServerSettings, check_content, check_values, read_request
 from parallelsearch.trajectory import Query, Trajectory, trajectory_from_dict
 
 text = st.text(st.characters(categories=("L", "N", "P", "S", "Z", "C", "M")), max_size=60)
@@ -197,3 +199,36 @@ def test_a_page_of_another_site_may_send_json_alone(kind: str | None, origin: st
         with pytest.raises(RefusalError, match="application/json") as refusal:
             check_content(kind, origin, "me:8000")
         assert refusal.value.status == 415
+
+
+def num_values(value: Any) -> int:
+    """The values of a document, an empty list or object counted twice."""
+    inside = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    is_empty = value in ([], {})
+    return 1 + is_empty + sum(map(num_values, inside))
+
+
+@given(values, st.booleans(), st.integers(1, 9))
+def test_values_are_counted_however_a_body_is_cut(value: Any, is_ascii: bool, size: int) -> None:
+    body = json.dumps(value, ensure_ascii=is_ascii).encode("utf-8", "replace")
+    most = num_values(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_limits, "_PIECE", size)
+        asyncio.run(check_values(body, most))
+        with pytest.raises(RefusalError, match="over"):
+            asyncio.run(check_values(body, most - 1))
+
+
+@given(st.binary(max_size=60) | st.text(st.sampled_from('"\\,[{a'), max_size=60).map(str.encode), st.integers(1, 9))
+def test_the_same_is_counted_in_whatever_is_no_json(body: bytes, size: int) -> None:
+    def is_refused(most: int) -> bool:
+        try:
+            asyncio.run(check_values(body, most))
+        except RefusalError:
+            return True
+        return False
+
+    whole = [is_refused(most) for most in range(0, 64, 8)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_limits, "_PIECE", size)
+        assert [is_refused(most) for most in range(0, 64, 8)] == whole

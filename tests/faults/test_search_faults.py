@@ -11,10 +11,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from memory import bounded_memory
 from payloads import BODIES, ITEMS, WAYS, dumped
 from search_fault_server import FaultServer, Reply, Request
 
+from memory import bounded_memory
 from parallelsearch import grammar
 from parallelsearch.limits import Limits
 from parallelsearch.policy.scripted import ScriptedPolicy

@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -284,22 +284,29 @@ def test_the_fixed_beginning_of_a_prompt_is_read_once_for_all_processes(
     assert read() == read() == (again, num_prompt)
 
 
-def test_a_cancelled_turn_leaves_its_place(policy: GgufPolicy) -> None:
+def test_a_cancelled_turn_leaves_its_place(policy: GgufPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, is_cancelled = policy.engine._step, threading.Event()
+
+    def held_step() -> None:
+        step()
+        assert is_cancelled.wait(60)
+
     async def main() -> Generation:
-        engine = policy.engine
-        num_steps = engine.stats["steps"]
-        long = asyncio.create_task(turn(policy, TEXTS[0], max_tokens=150, session="long"))
-        while not engine._num_open:  # noqa: ASYNC110 (it is counted in this loop)
-            await asyncio.sleep(0)
-        while engine.stats["steps"] == num_steps:
-            time.sleep(0.001)  # noqa: ASYNC251
+        has_begun = asyncio.Event()
+        options = {"max_tokens": 150, "session": "long", "on_text": lambda _: has_begun.set()}
+        long = asyncio.create_task(turn(policy, TEXTS[0], **options))
+        await has_begun.wait()
         long.cancel()
         with pytest.raises(asyncio.CancelledError):
             await long
+        is_cancelled.set()
         return await turn(policy, TEXTS[1], max_tokens=4)
 
+    monkeypatch.setattr(policy.engine, "_step", held_step)
+    num_steps = policy.engine.stats["steps"]
     assert asyncio.run(main()).num_tokens == 4
     assert not policy.engine._running()
+    assert policy.engine.stats["steps"] - num_steps < 150, "the cancelled turn was not written to its end"
 
 
 def test_a_full_context_is_told(policy: GgufPolicy) -> None:

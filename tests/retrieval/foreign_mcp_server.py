@@ -2,7 +2,8 @@
 
     python foreign_mcp_server.py MODE [PORT]
 
-MODE says what its tools look like; with a PORT it speaks streamable HTTP, else stdio. `dies` as a query ends the process.
+MODE says what its tools look like; with a PORT it speaks streamable HTTP, else stdio. `dies` as a query ends the process,
+`endless` writes a line that never ends.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
+OUT = os.dup(1)  # the SDK keeps what a tool prints away from its own pipe
 PROSE = """Title: Tower of {q}
 URL: https://example.org/{q}/1
 Description: The first thing about {q},
@@ -27,9 +29,16 @@ URL: https://example.org/{q}/2
 Description: The second thing."""
 
 
+def write_for_ever() -> None:
+    while True:
+        os.write(OUT, b"x" * 65_536)
+
+
 def hits(query: str, count: int) -> list[dict[str, Any]]:
     if query == "dies":
         os._exit(3)
+    if query == "endless":
+        write_for_ever()
     if query == "slow":
         time.sleep(120)
     if query == "fails":
@@ -48,6 +57,8 @@ def main(mode: str, port: int | None) -> None:
         sys.exit(1)
     if mode == "silent":
         time.sleep(120)
+    if mode == "endless":
+        write_for_ever()
     server = MCPServer("foreign", log_level="ERROR")
 
     @server.tool()

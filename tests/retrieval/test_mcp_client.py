@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import json
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,11 @@ pytest.importorskip("mcp")
 from mcp.types import CallToolResult, TextContent, Tool
 
 from free_ports import free_port
+from memory import bounded_memory
 from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError
+from parallelsearch.retrieval import mcp_stdio
 from parallelsearch.retrieval.mcp_answers import read_answer, read_batch_answer
-from parallelsearch.retrieval.mcp_client import McpRetriever, choose_tool
+from parallelsearch.retrieval.mcp_client import McpRetriever, _last_lines, choose_tool
 from parallelsearch.search import Search
 
 HERE = Path(__file__).parent
@@ -250,6 +254,60 @@ async def test_servers_that_do_not_start_say_why(no_leaks):
     for target in ("", "'unbalanced"):
         with pytest.raises(UsageError):
             McpRetriever(target)
+
+
+async def test_a_line_without_an_end_costs_its_query_alone(no_leaks):
+    """Memory is that of the limit, 64 MiB, held about twice, whatever a server goes on writing."""
+    retriever = McpRetriever(command(FOREIGN, "structured"), timeout_s=120)
+    search = Search(retriever, attempts=1, timeout_s=240, max_batch=1)
+    with bounded_memory():
+        found = await search.search_many(["a", "endless", "b"], 1)
+    assert [hit.text for one in found for hit in one.hits] == ["a 1", "b 1"]
+    assert type(found[1].error) is SearchError
+    assert "over 64 MiB" in str(found[1].error)
+    (again,) = await search.search_many(["c"], 1)
+    assert again.hits[0].text == "c 1"
+    await search.aclose()
+
+
+async def test_a_server_that_begins_with_an_endless_line_is_given_up(no_leaks):
+    with bounded_memory(), pytest.raises(SearchError, match="over 64 MiB"):
+        await McpRetriever(command(FOREIGN, "endless"), connect_timeout_s=120).search_many(["a"], 1)
+
+
+def test_of_what_a_server_complains_the_end_is_kept():
+    lines: deque[str] = deque(maxlen=5)
+    with bounded_memory(20), _last_lines(lines) as errors:
+        for _ in range(500):
+            errors.write("x" * 100_000)
+        errors.write("\nthe end\n")
+        errors.flush()
+        for _ in range(6000):
+            if lines and lines[-1] == "the end":
+                break
+            time.sleep(0.01)
+    assert lines[-1] == "the end"
+    assert all(len(line) <= 300 for line in lines)
+
+
+def test_lines_are_handed_out_whole_and_only_a_long_one_is_refused(monkeypatch):
+    monkeypatch.setattr(mcp_stdio, "MAX_BODY_BYTES", 10)
+    calls: list[int] = []
+    with mcp_stdio.bounded_lines(lambda: calls.append(1)) as encoding:
+        decoder = codecs.getincrementaldecoder(encoding)()
+        text = "é" * 5 + "\n" + "ab"
+        data = text.encode()
+        assert [decoder.decode(data[i : i + 1]) for i in range(len(data))] == [""] * 10 + ["ééééé\n", "", ""]
+        assert decoder.decode(b"c\nd\ne") == "abc\nd\n"
+        assert decoder.decode(b"", final=True) == "e"
+        assert decoder.decode(b"1234567890") == ""
+        assert calls == []
+        with pytest.raises(ConnectionError):
+            decoder.decode(b"1")
+        assert calls == [1]
+        assert "é".encode(encoding) == b"\xc3\xa9"
+    with pytest.raises(LookupError):
+        codecs.lookup(encoding)
 
 
 async def test_a_command_gets_the_environment_and_the_manifest_holds_no_arguments(monkeypatch, no_leaks):

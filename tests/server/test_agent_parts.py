@@ -9,16 +9,17 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from parallelsearch.dialects import open_dialect
 from parallelsearch.events import EventStream
 from parallelsearch.rollout import Event
 from parallelsearch.server.asking import Asked, ChatLimits
-from parallelsearch.server.chat_api import read_chat_request
+from parallelsearch.server.chat_api import ChatBody, read_chat_request
 from parallelsearch.server.chatting import pace_for
 from parallelsearch.server.limits import PendingQueries, RefusalError
 from parallelsearch.server.live_events import EventWriter
-from parallelsearch.server.responses_api import read_responses_request
+from parallelsearch.server.responses_api import ResponsesBody, read_responses_request
 from virtual_time import in_virtual_time
 
 
@@ -33,6 +34,26 @@ def test_text_that_arrives_together_is_sent_together():
 
 
 # ---- requests --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("read", "body", "where"),
+    [
+        (read_chat_request, '{"model": "m", "messages": [%s]}', "messages.0"),
+        (read_chat_request, '{"model": "m", "messages": [{"role": "user", "content": [%s]}]}', "messages.0.content.0"),
+        (read_responses_request, '{"model": "m", "input": [%s]}', "input.0"),
+        (read_responses_request, '{"model": "m", "input": [{"role": "user", "content": [%s]}]}', "input.0.content.0"),
+        (read_responses_request, '{"model": "m", "input": "a", "include": [%s]}', "include.0"),
+    ],
+)
+def test_one_error_of_a_long_list_is_told(read, body, where):
+    """Each error costs more than what it is about: twenty thousand would hold a server up."""
+    with pytest.raises(ValidationError) as info:
+        (ChatBody if read is read_chat_request else ResponsesBody).model_validate_json(body % ", ".join(["1"] * 500))
+    assert info.value.error_count() < 5
+    with pytest.raises(RefusalError, match=where):
+        read((body % ", ".join(["1"] * 500)).encode(), ChatLimits())
+
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -95,3 +97,19 @@ async def test_a_token_guards_the_tools_over_http(tmp_path, monkeypatch):
         assert results[0][0].id == "rome"
         assert isinstance(results[1], SearchError)
         await retriever.aclose()
+
+
+async def test_a_body_is_within_its_limits_before_the_tools_see_it(tmp_path):
+    with running(tmp_path, kind="mcp-http", settings={"body_timeout_s": 1.0}) as server:
+        async with httpx.AsyncClient(timeout=60) as http:
+            many = await http.post(server.url, content=b"[" + b"[]," * 20_000 + b"[]]")
+            assert (many.status_code, "values" in many.text) == (422, True)
+
+            async def never() -> AsyncIterator[bytes]:
+                yield b"{"
+                await asyncio.sleep(50)
+
+            late = await http.post(server.url, content=never())
+            assert late.status_code == 408
+        async with Client(server.url, read_timeout_seconds=20) as client:
+            assert (await client.call_tool("search_batch", {"queries": ["Seine"]})).structured_content

@@ -127,7 +127,9 @@ async def test_our_own_client_gets_hits_failures_and_isolates_a_query_of_100_kb(
     [
         (b"{", 400, "not JSON"),
         (b"\xff\xfe", 400, "not JSON"),
-        (b"[" * 40_000, 400, "not JSON"),
+        (b"[" * 10_000, 400, "not JSON"),
+        (b"[" * 40_000, 422, "over 16444 values"),
+        (b'{"queries": [' + b"[]," * 9_000 + b"[]]}", 422, "over 16444 values"),
         ([], 422, "not a list"),
         ({}, 422, "missing"),
         ({"queries": "a"}, 422, "found a string"),

@@ -3,7 +3,7 @@
 One task opens the connection, holds it and closes it, as the SDK wants; calls of the same event loop go through it, and
 each event loop has a connection of its own. A connection that was lost is made again once within the call. The tool is the
 one named, or the one that looks most like a search; a tool that takes a list of queries is preferred. How hits are found
-in an answer is in `mcp_answers.py`, how large one may be over HTTP in `mcp_transport.py`.
+in an answer is in `mcp_answers.py`, how large one may be in `mcp_transport.py` for HTTP and in `mcp_stdio.py` for a command.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 import shlex
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -31,9 +31,10 @@ from parallelsearch.errors import (
     nearest,
     require,
 )
-from parallelsearch.http import checked_url, without_secrets
+from parallelsearch.http import MAX_BODY_BYTES, checked_url, without_secrets
 from parallelsearch.retrieval.base import Result, Retriever
 from parallelsearch.retrieval.mcp_answers import read_answer, read_batch_answer
+from parallelsearch.retrieval.mcp_stdio import bounded_lines
 from parallelsearch.untrusted import whole
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 _QUERY_NAMES = ("query", "q", "search_query", "searchQuery", "question", "text", "input", "keyword", "keywords")
 _QUERIES_NAMES = ("queries", "questions", "search_queries")
+_FLOODED = f"the MCP server sent a line of over {MAX_BODY_BYTES >> 20} MiB; it was dropped"
+_MAX_ERROR_CHARS = 300
 _K_NAMES = (
     *("k", "top_k", "topk", "topK", "num_results", "numResults", "max_results", "maxResults"),
     *("count", "limit", "num", "n", "size"),
@@ -196,28 +199,35 @@ class McpRetriever(Retriever):
         from mcp import MCPError
         from mcp.types import INVALID_PARAMS, REQUEST_TIMEOUT
 
-        for is_last in (False, True):
-            connection = await self.open()
-            tool = connection.tool
-            try:
-                async with asyncio.timeout(self.timeout_s + 1.0):
-                    return await connection.client.call_tool(
-                        tool.name, tool.arguments(query, k), read_timeout_seconds=self.timeout_s
-                    )
-            except TimeoutError:
-                raise SearchTimeoutError(f"MCP tool '{tool.name}' gave no answer in {self.timeout_s:g} s") from None
-            except MCPError as error:
-                if error.code == REQUEST_TIMEOUT:
-                    raise SearchTimeoutError(f"MCP tool '{tool.name}' gave no answer in {self.timeout_s:g} s") from None
-                if error.code == INVALID_PARAMS:
-                    raise SearchError(f"MCP tool '{tool.name}' refused the call: {_short(str(error))}") from None
-                problem = _short(str(error))
-            except Exception as error:  # transports fail in ways of their own when the other side is gone
-                problem = _short(f"{type(error).__name__}: {error}")
-            await self._drop(connection)
-            if is_last:
-                break
+        is_flooded = False
+        for _ in range(2):
+            # Nobody knows whose answer a line without an end is: the second time each call has the server to itself.
+            async with self._lane().alone if is_flooded else contextlib.nullcontext():
+                connection = await self.open()
+                tool = connection.tool
+                try:
+                    async with asyncio.timeout(self.timeout_s + 1.0):
+                        return await connection.client.call_tool(
+                            tool.name, tool.arguments(query, k), read_timeout_seconds=self.timeout_s
+                        )
+                except TimeoutError:
+                    raise self._late(tool) from None
+                except MCPError as error:
+                    if error.code == REQUEST_TIMEOUT:
+                        raise self._late(tool) from None
+                    if error.code == INVALID_PARAMS:
+                        raise SearchError(f"MCP tool '{tool.name}' refused the call: {_short(str(error))}") from None
+                    problem = _short(str(error))
+                except Exception as error:  # transports fail in ways of their own when the other side is gone
+                    problem = _short(f"{type(error).__name__}: {error}")
+                await self._drop(connection)
+                is_flooded = connection.is_flooded
+        if is_flooded:
+            raise SearchError(_FLOODED)
         raise TransientSearchError(f"the connection to the MCP server was lost ({problem})")
+
+    def _late(self, tool: SearchTool) -> SearchTimeoutError:
+        return SearchTimeoutError(f"MCP tool '{tool.name}' gave no answer in {self.timeout_s:g} s")
 
     async def open(self) -> _Connection:
         """Connect and choose the tool, unless that is done. Raises `UsageError` if there is no such tool."""
@@ -238,8 +248,9 @@ class McpRetriever(Retriever):
         await connection.aclose()
 
     @contextlib.asynccontextmanager
-    async def client(self, last_words: deque[str]) -> AsyncIterator[Client]:
-        """A connected client of the SDK; what a command writes to stderr goes to `last_words`."""
+    async def client(self, last_words: deque[str], on_flood: Callable[[], None]) -> AsyncIterator[Client]:
+        """A connected client of the SDK; what a command writes to stderr goes to `last_words`, and `on_flood` is told when it
+        writes a line that is too long."""
         from mcp import Client, StdioServerParameters
         from mcp.client.stdio import stdio_client
         from mcp.client.streamable_http import streamable_http_client
@@ -256,7 +267,12 @@ class McpRetriever(Retriever):
                 transport = streamable_http_client(self.target, http_client=http)
             else:
                 errors = stack.enter_context(_last_lines(last_words))
-                server = StdioServerParameters(command=self._command[0], args=self._command[1:], env=self._env)
+                server = StdioServerParameters(
+                    command=self._command[0],
+                    args=self._command[1:],
+                    env=self._env,
+                    encoding=stack.enter_context(bounded_lines(on_flood)),
+                )
                 transport = stdio_client(server, errlog=errors)
             yield await stack.enter_async_context(Client(transport, read_timeout_seconds=self.timeout_s))
 
@@ -288,6 +304,7 @@ class _Lane:
         self.connection: _Connection | None = None
         self.opening = asyncio.Lock()
         self.slots = asyncio.Semaphore(8)
+        self.alone = asyncio.Lock()
 
 
 class _Connection:
@@ -303,6 +320,8 @@ class _Connection:
         self._is_closing = asyncio.Event()
         self._last_words: deque[str] = deque(maxlen=5)
         self._task: asyncio.Task[None] | None = None
+        self.is_flooded = False
+        """The server sent a line that is too long, and nothing after it is read."""
 
     async def open(self, timeout_s: float) -> None:
         self._task = asyncio.create_task(self._hold(), name="mcp-connection")
@@ -330,7 +349,7 @@ class _Connection:
 
     async def _hold(self) -> None:
         try:
-            async with self._owner.client(self._last_words) as client:
+            async with self._owner.client(self._last_words, self._flooded) as client:
                 self.client = client
                 self.tool = choose_tool(await _all_tools(client), self._owner.tool)
                 if not self._opened.done():
@@ -345,8 +364,16 @@ class _Connection:
             if not self._opened.done():
                 self._opened.set_exception(_root(error))
 
+    def _flooded(self) -> None:
+        self.is_flooded = True
+        self.end()
+        if not self._opened.done() and self._task is not None:
+            self._opened.set_exception(SearchError(_FLOODED))
+            self._task.cancel()
+
     def is_usable(self) -> bool:
-        return self._task is not None and not self._task.done() and self._loop is asyncio.get_running_loop()
+        is_held = self._task is not None and not self._task.done() and not self.is_flooded
+        return is_held and self._loop is asyncio.get_running_loop()
 
     def end(self) -> None:
         """Let the task that holds the connection close it; called in its own event loop."""
@@ -383,7 +410,7 @@ async def _all_tools(client: Client) -> list[Tool]:
 
 def _short(message: str) -> str:
     """What the SDK says of an answer it cannot read goes on for a page."""
-    return " ".join(whole(message[:1000]).split())[:300]
+    return " ".join(whole(message[:1000]).split())[:_MAX_ERROR_CHARS]
 
 
 def _root(error: BaseException) -> BaseException:
@@ -400,9 +427,9 @@ def _last_lines(lines: deque[str]) -> Any:
 
     def drain() -> None:
         with os.fdopen(read_fd, "r", errors="replace") as pipe:
-            for line in pipe:
-                if line.strip():
-                    lines.append(line.strip()[:300])
+            while piece := pipe.readline(_MAX_ERROR_CHARS):  # of a longer line, what fits beside the others
+                if piece.strip():
+                    lines.append(piece.strip())
 
     threading.Thread(target=drain, name="mcp-stderr", daemon=True).start()
     with os.fdopen(write_fd, "w") as errors:

@@ -31,7 +31,7 @@ from parallelsearch.server.asking import (
     model_object,
 )
 from parallelsearch.server.chat_api import ChatWire, read_chat_request
-from parallelsearch.server.chatting import Chat, Wire
+from parallelsearch.server.chatting import Chat, Streamed, Wire
 from parallelsearch.server.endpoints import PAGE_HEADERS, body_of, json_response, refusal_headers
 from parallelsearch.server.limits import NOT_MY_NAME, RefusalError, check_caller, is_own_name
 from parallelsearch.server.openapi import agent_openapi
@@ -134,10 +134,10 @@ class _Handlers:
         self.model_names = (name, name + SEQUENTIAL_SUFFIX)
         self._page = files("parallelsearch.server") / "page"
 
-    async def chat(self, request: Request) -> Response:
+    async def chat(self, request: Request) -> Response | Streamed:
         return await self.asked(request, read_chat_request, ChatWire, "chat")
 
-    async def responses(self, request: Request) -> Response:
+    async def responses(self, request: Request) -> Response | Streamed:
         return await self.asked(request, read_responses_request, ResponsesWire, "responses")
 
     async def stored_response(self, request: Request) -> Response:
@@ -148,7 +148,7 @@ class _Handlers:
 
     async def asked(
         self, request: Request, read: Callable[[bytes, ChatLimits], A], make_wire: Callable[[A], Wire], name: str
-    ) -> Response:
+    ) -> Response | Streamed:
         """Answer a question that came by one of the APIs."""
         work = Chat(self.answering, self.metrics, request.headers, name)
         try:

@@ -19,6 +19,7 @@ from parallelsearch.grounding import Citation
 from parallelsearch.server.answering import Answered
 from parallelsearch.server.asking import (
     EXTRA,
+    FIRST_ERROR,
     WHOLE,
     Asked,
     AskOptions,
@@ -45,7 +46,7 @@ class ChatMessage(BaseModel):
     """One message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[ContentPart] | None = None
+    content: str | Annotated[list[ContentPart], FIRST_ERROR] | None = None
 
 
 class StreamOptions(BaseModel):
@@ -59,7 +60,7 @@ class StreamOptions(BaseModel):
 class ChatBody(SamplingFields):
     """The body of `POST /v1/chat/completions`. Fields that change nothing here are accepted and ignored."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Annotated[list[ChatMessage], FIRST_ERROR] = Field(min_length=1)
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[int, Field(ge=1, description="of one turn of the model"), WHOLE] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, description="of one turn of the model"), WHOLE] | None = None

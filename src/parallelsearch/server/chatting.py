@@ -44,6 +44,10 @@ RESULT_WAIT_S = 0.01
 KEEP_ALIVE = b": still working\n\n"
 
 
+Streamed = Callable[[Any, Any, Any], Awaitable[None]]
+"""An answer that is sent while it is made: ASGI's own shape, which a route takes like a response."""
+
+
 class ClientGoneError(Exception):
     """Nobody waits for the answer any more."""
 
@@ -118,20 +122,16 @@ class Chat:
         self.end(200, reply)
         return json_response(body)
 
-    def streamed(self, asked: Asked, wire: Wire, limits: Limits) -> Response:
-        """A response that runs the question while it is sent. The place is taken now, so that a full server can say so."""
-        from starlette.responses import Response
-
+    def streamed(self, asked: Asked, wire: Wire, limits: Limits) -> Streamed:
+        """What runs the question while it is sent. The place is taken now, so that a full server can say so."""
         place = contextlib.ExitStack()
         place.enter_context(self.answering.place())
-        chat = self
 
-        class Streamed(Response):
-            async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-                with place:
-                    await chat.stream(asked, wire, limits, receive, send, place.close)
+        async def send_all(_: Any, receive: Any, send: Any) -> None:
+            with place:
+                await self.stream(asked, wire, limits, receive, send, place.close)
 
-        return Streamed()
+        return send_all
 
     async def stream(
         self, asked: Asked, wire: Wire, limits: Limits, receive: Any, send: Any, leave: Callable[[], None]

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from parallelsearch.server.limits import FEWER, RefusalError, ServerSettings, read_body
+from parallelsearch.server.limits import FEWER, RefusalError, ServerSettings, check_values, read_body
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
+
+# ASGI's own shapes.
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 API_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 PAGE_HEADERS = {
@@ -29,7 +35,7 @@ CUT_SHORT = "the connection was closed before the body was complete"
 
 
 async def body_of(request: Request, settings: ServerSettings, hint: str = FEWER) -> bytes:
-    """The body within the limits of size and time, or `RefusalError`."""
+    """The body, JSON within the limits of size, time and number of values, or `RefusalError`."""
     from starlette.requests import ClientDisconnect
 
     try:
@@ -44,9 +50,22 @@ async def body_in_time(
     """The same of a body that arrives in chunks; `declared` is its length as the client said it."""
     try:
         async with asyncio.timeout(settings.body_timeout_s):
-            return await read_body(chunks, declared, settings.max_body_bytes, hint)
+            body = await read_body(chunks, declared, settings.max_body_bytes, hint)
     except TimeoutError:
         raise RefusalError(408, f"the body did not arrive within {settings.body_timeout_s:g} s") from None
+    await check_values(body, settings.max_values, hint)
+    return body
+
+
+async def chunks_of(receive: Receive) -> AsyncIterator[bytes]:
+    """The body as it arrives, or `RefusalError` if the client leaves before its end."""
+    is_more = True
+    while is_more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise RefusalError(400, CUT_SHORT)
+        yield message.get("body", b"")
+        is_more = message.get("more_body", False)
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -20,7 +20,7 @@ from parallelsearch import __version__
 from parallelsearch.errors import UsageError, require
 from parallelsearch.retrieving import DEFAULT_K, Retrieval, SplitRetriever
 from parallelsearch.search import Found, Search
-from parallelsearch.server.endpoints import json_response, refusal_headers
+from parallelsearch.server.endpoints import Receive, Send, body_in_time, chunks_of, json_response, refusal_headers
 from parallelsearch.server.limits import RefusalError, ServerSettings, check_caller
 from parallelsearch.server.running import serve_app
 
@@ -318,18 +318,32 @@ def run_mcp_http(search: Search, settings: ServerSettings | None = None) -> None
 
 
 class Gate:
-    """Lets HTTP requests through that name this server and carry its token, and everything that is not HTTP."""
+    """Lets HTTP requests through that name this server and carry its token, their bodies read and within the limits, and
+    everything that is not HTTP."""
 
     def __init__(self, app: Callable[..., Awaitable[None]], settings: ServerSettings) -> None:
         self._app, self._settings = app, settings
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             try:
                 check_caller(headers.get("host", ""), headers.get("authorization"), self._settings)
+                if scope["method"] == "POST":
+                    body = await body_in_time(chunks_of(receive), headers.get("content-length"), self._settings)
+                    receive = _read_already(body, receive)
             except RefusalError as error:
                 response = json_response({"detail": str(error)}, error.status, refusal_headers(error))
                 await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _read_already(body: bytes, receive: Receive) -> Receive:
+    """A body that was read, for an application that has not seen it; whatever comes afterwards is passed on."""
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def again() -> Any:
+        return next(messages, None) or await receive()
+
+    return again

@@ -21,6 +21,7 @@ from parallelsearch.grounding import Citation
 from parallelsearch.server.answering import Answered, Reply
 from parallelsearch.server.asking import (
     EXTRA,
+    FIRST_ERROR,
     WHOLE,
     Asked,
     AskOptions,
@@ -69,7 +70,7 @@ class InputMessage(BaseModel):
         Field(json_schema_extra={"enum": ["message"]}),
     ] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[InputPart]
+    content: str | Annotated[list[InputPart], FIRST_ERROR]
 
 
 class OwnItem(BaseModel):
@@ -96,11 +97,11 @@ Includable = Literal[
 class ResponsesBody(SamplingFields):
     """The body of `POST /v1/responses`. Fields that change nothing here are accepted and ignored."""
 
-    input: str | Annotated[list[InputItem], Field(min_length=1)]
+    input: str | Annotated[list[InputItem], Field(min_length=1), FIRST_ERROR]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1, description="of one turn of the model"), WHOLE] | None = None
     metadata: dict[str, str] | None = None
-    include: list[Includable] | None = None
+    include: Annotated[list[Includable], FIRST_ERROR] | None = None
 
 
 CANNOT: dict[str, tuple[Any, ...]] = {

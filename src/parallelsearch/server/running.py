@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib.util
 import json
 import logging
@@ -23,6 +24,8 @@ from parallelsearch.server.limits import TOKEN_ENV, ServerSettings
 _log = logging.getLogger("parallelsearch.server")
 
 
+_COLLECTOR_THRESHOLDS = (5_000, 2, 100)
+"""`gc.set_threshold`: short looks at what is new, and one at everything about once a minute under load."""
 _ENCODER = json.JSONEncoder(default=str)  # made once: `json.dumps` with a default makes one for each call
 
 
@@ -112,7 +115,7 @@ def serve_app(app: Any, settings: ServerSettings, *, path: str, log_stream: Text
         _log.info("listening", extra={"fields": {"url": address}})
         await server.serve(sockets=[listener])
 
-    with _stop_signals_end_quietly():
+    with _stop_signals_end_quietly(), _short_collections():
         _run(serve())
     if not server.started:
         raise UsageError(f"the server at {address} could not start; see the log")
@@ -125,6 +128,22 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
         asyncio.run(main)
     else:
         require("uvloop", "serve").run(main)
+
+
+@contextlib.contextmanager
+def _short_collections() -> Iterator[None]:
+    """While Python's garbage collector looks through all objects, nobody is answered: a tenth of a second on a busy machine,
+    every few seconds. So what is there when a server starts is not looked at again, and all of the rest seldom; requests
+    are made to leave nothing to it (`tests/server/test_garbage.py`)."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTOR_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -26,7 +26,17 @@ from parallelsearch.retrieval.base import Hit
 from parallelsearch.retrieval.remote import document_of, error_of
 from parallelsearch.retrieving import MergedHit, SplitRetriever
 from parallelsearch.search import Found, Search
-from parallelsearch.server.endpoints import API_HEADERS, CUT_SHORT, body_in_time, json_response, refusal_headers
+from parallelsearch.server.endpoints import (
+    API_HEADERS,
+    App,
+    Message,
+    Receive,
+    Send,
+    body_in_time,
+    chunks_of,
+    json_response,
+    refusal_headers,
+)
 from parallelsearch.server.limits import (
     PendingQueries,
     RefusalError,
@@ -44,12 +54,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from parallelsearch.server.metrics import ServerMetrics
-
-# ASGI's own shapes.
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _log = logging.getLogger("parallelsearch.server")
 
@@ -156,7 +160,7 @@ class _Retrieve:
             check_content(
                 _text(given.get(b"content-type")), _text(given.get(b"origin")), _text(given.get(b"host")) or ""
             )
-            body = await body_in_time(_chunks(receive), _text(given.get(b"content-length")), self._settings)
+            body = await body_in_time(chunks_of(receive), _text(given.get(b"content-length")), self._settings)
             asked = read_request(body, self._settings)
             found = await self._find(asked)
             content = reply_bytes(found, asked.return_scores)
@@ -185,17 +189,6 @@ class _Retrieve:
 
 def _text(header: bytes | None) -> str | None:
     return None if header is None else header.decode("latin-1")
-
-
-async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
-    """The body as it arrives, or `RefusalError` if the client leaves before its end."""
-    is_more = True
-    while is_more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise RefusalError(400, CUT_SHORT)
-        yield message.get("body", b"")
-        is_more = message.get("more_body", False)
 
 
 class _Handlers:
