@@ -8,12 +8,13 @@ WORKERS ?= 3
 VENV_VERL ?= .venv-verl
 
 
-.PHONY: demo demo-light test test-verl test-transformers fuzz lint types check audit soak bench dist clean help
+.PHONY: demo demo-light test test-again test-verl test-verl-again test-transformers fuzz lint types check audit soak bench dist clean help
 
 help:
 	@echo "make demo    ask three questions over the embedded corpus, of a trained 135M model on the CPU (llama.cpp, no torch)"
 	@echo "make demo-light   the same without a model: written turns are replayed"
 	@echo "make test    everything the tests need, then all tests"
+	@echo "make test-again   the tests that failed, one after the other (for verl: make test-verl-again)"
 	@echo "make test-verl   the cluster plug-in against verl and Ray, in an environment of their own"
 	@echo "make fuzz    the properties of the tests on two thousand new inputs each"
 	@echo "make test-transformers   loading and converting models with the oldest transformers the package names and the newest it was tried with"
@@ -59,6 +60,11 @@ $(VENV)/.llama: pyproject.toml constraints.txt | $(BIN)/python
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(if $(SELECT),-m "$(SELECT)")
 
+# What failed last, alone on the machine: is it the code, or the company?
+AGAIN := --last-failed --last-failed-no-failures none -n 0
+test-again: $(VENV)/.dev
+	$(BIN)/python -m pytest $(AGAIN)
+
 # verl needs another transformers than the newest, so it has its own environment.
 $(VENV_VERL)/.ready: pyproject.toml constraints-verl.txt
 	$(PYTHON) -m venv $(VENV_VERL)
@@ -68,6 +74,9 @@ $(VENV_VERL)/.ready: pyproject.toml constraints-verl.txt
 
 test-verl: $(VENV_VERL)/.ready
 	$(VENV_VERL)/bin/python -m pytest tests/verl -n $(WORKERS) --dist loadfile
+
+test-verl-again: $(VENV_VERL)/.ready
+	$(VENV_VERL)/bin/python -m pytest tests/verl $(AGAIN)
 
 # The tests take the same inputs every time; this looks for others.
 fuzz: $(VENV)/.dev

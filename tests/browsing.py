@@ -21,6 +21,7 @@ class Watched:
 
     def __init__(self, browser, url: str, ready: str, **context) -> None:
         self.context = browser.new_context(**{"viewport": DESKTOP, **context})
+        self.context.set_default_timeout(120_000)
         self.page = self.context.new_page()
         self.complaints: list[str] = []
         self.foreign: list[str] = []
@@ -30,7 +31,7 @@ class Watched:
         self.page.on("dialog", lambda dialog: self.complaints.append(f"dialog {dialog.message}"))
         self.page.on("request", self._note)
         self.page.goto(url)
-        self.page.locator(ready).wait_for(timeout=30_000)
+        self.page.locator(ready).wait_for(timeout=120_000)
 
     def _note(self, request) -> None:
         if request.url.split("/", 3)[:3] != self.origin:

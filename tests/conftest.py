@@ -3,6 +3,7 @@ that on CI nothing is skipped."""
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Generator, Iterator
@@ -10,14 +11,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from echoing import EchoRetriever
 from small_data import write_small_data
 
 # The same examples on every machine: a red run must be repeatable. HYPOTHESIS_PROFILE=explore looks for new ones.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.register_profile("explore", max_examples=2_000, deadline=None)
+# How long it takes to make one says something about the machine only.
+_TIMELESS: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeatable", derandomize=True, **_TIMELESS)
+settings.register_profile("explore", max_examples=2_000, **_TIMELESS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # Haystack would report its use, and write to the home folder
@@ -48,6 +51,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     return _refuse_skip((yield))
+
+
+def pytest_collection_finish() -> None:
+    """What the tests import lives as long as they do: a collection need not look at a million objects each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import gc
 import inspect
 import json
 import threading
-import time
 
 import pytest
 
@@ -20,6 +19,7 @@ from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval import BM25Retriever, Passage
 from parallelsearch.retrieving import retrieve
 from parallelsearch.rollout import Event, RolloutOptions, rollout
+from virtual_time import in_virtual_time
 
 QUESTION = "Who is older, Claude Monet or Camille Pissarro?"
 ENDLESS = "<think> " + "still thinking " * 2000
@@ -37,10 +37,12 @@ class Watched(ScriptedPolicy):
     """Writes slowly and remembers how its last turn ended."""
 
     def __init__(self):
-        super().__init__({QUESTION: [ENDLESS]}, tokens_per_s=200)
+        super().__init__({QUESTION: [ENDLESS]}, tokens_per_s=20)
+        self.began = threading.Event()
         self.was_cancelled = threading.Event()
 
     async def generate(self, *args, **options):
+        self.began.set()
         try:
             return await super().generate(*args, **options)
         except asyncio.CancelledError:
@@ -77,7 +79,7 @@ def test_events_come_while_the_rollout_runs():
 
     class Waiting(EchoRetriever):
         async def search_many(self, queries, k):
-            assert await asyncio.to_thread(was_seen.wait, 30), "the query was not told while it ran"
+            assert await asyncio.to_thread(was_seen.wait, 120), "the query was not told while it ran"
             return await super().search_many(queries, k)
 
     with Agent(demo.DemoPolicy(), Search(Waiting())) as agent:
@@ -100,7 +102,7 @@ def test_who_leaves_a_loop_cancels_the_rollout():
             if event.kind == "text":
                 break
         gc.collect()
-        assert policy.was_cancelled.wait(5)
+        assert policy.was_cancelled.wait(60)
 
 
 def test_a_closed_stream_is_over():
@@ -122,9 +124,9 @@ def test_closing_the_agent_ends_a_stream_that_waits_in_another_thread():
     next(stream)
     reader = threading.Thread(target=lambda: num_seen.append(sum(1 for _ in stream)))
     reader.start()
-    time.sleep(0.1)
+    assert policy.began.wait(60)
     agent.close()
-    reader.join(timeout=10)
+    reader.join(timeout=60)
     assert not reader.is_alive()
     assert num_seen
     assert policy.was_cancelled.is_set()
@@ -139,7 +141,7 @@ async def test_an_agent_closed_from_another_loop_ends_its_blocking_streams():
     await asyncio.to_thread(next, stream)
     await asyncio.to_thread(next, stream)
     await agent.aclose()
-    assert await asyncio.to_thread(policy.was_cancelled.wait, 5)
+    assert await asyncio.to_thread(policy.was_cancelled.wait, 60)
     assert next(stream, None) is None
     await asyncio.to_thread(agent.close)
 
@@ -154,7 +156,7 @@ async def test_an_async_reader_that_is_cancelled_cancels_the_rollout():
             pass
 
     reader = asyncio.create_task(read())
-    await asyncio.sleep(0.1)
+    assert await asyncio.to_thread(policy.began.wait, 60)
     reader.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reader
@@ -193,6 +195,7 @@ def test_a_question_has_limits_of_its_own(quick):
     assert (asked.limits["max_turns"], quick.ask(QUESTION).limits["max_turns"]) == (1, Limits().max_turns)
 
 
+@in_virtual_time
 async def test_events_that_may_wait_go_together():
     async def work(tell):
         for kind in ("turn", "text", "text", "query"):
@@ -211,6 +214,7 @@ async def test_events_that_may_wait_go_together():
     assert await stream.take() == []
 
 
+@in_virtual_time
 async def test_a_stream_that_may_not_wait_that_long_is_read_sooner():
     async def work(tell):
         tell(Event("text", 0, 0.0))

@@ -57,7 +57,7 @@ def audit(folder: Path, url: str, packages: str, *options: str) -> tuple[int, st
     (folder / "constraints.txt").write_text(packages)
     command = [sys.executable, str(SCRIPT), "--constraints", str(folder / "constraints.txt"), "--service", "osv"]
     done = subprocess.run(
-        [*command, "--osv-url", url, *options], capture_output=True, text=True, timeout=60, check=False
+        [*command, "--osv-url", url, *options], capture_output=True, text=True, timeout=400, check=False
     )
     return done.returncode, done.stdout
 

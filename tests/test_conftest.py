@@ -55,7 +55,7 @@ def outcomes(folder: Path, no_skips: str) -> tuple[int, dict[str, int], str]:
     ]
     options = ["--rootdir", str(folder), "--continue-on-collection-errors", str(folder)]
     done = subprocess.run(
-        [*command, *options], env=environment, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        [*command, *options], env=environment, cwd=folder, capture_output=True, text=True, timeout=400, check=False
     )
     last = done.stdout.splitlines()[-1]
     return done.returncode, {word: int(number) for number, word in re.findall(r"(\d+) (\w+)", last)}, done.stdout

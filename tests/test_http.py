@@ -15,7 +15,7 @@ import threading
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -155,7 +155,7 @@ def test_a_secret_that_a_server_quotes_is_not_shown() -> None:
 async def test_user_and_password_of_an_address_are_sent_and_not_shown() -> None:
     async with served(says(b"ok")) as (url, heads):
         asking = client(headers={"Authorization": "Bearer other"})
-        found = await asking.request("GET", url.replace("://", "://me:p%40ss@") + "?key=secret", timeout_s=5)
+        found = await asking.request("GET", url.replace("://", "://me:p%40ss@") + "?key=secret", timeout_s=60)
         await asking.aclose()
     assert f"Authorization: Basic {base64.b64encode(b'me:p@ss').decode()}".encode() in heads[0]
     assert heads[0].startswith(b"GET /x?key=secret HTTP/1.1")
@@ -169,7 +169,7 @@ async def error_of(url: str, **options: object) -> ParallelSearchError:
     asking = client(**options)
     try:
         with pytest.raises(ParallelSearchError) as caught:
-            await asking.request("POST", url, timeout_s=10)  # aiohttp itself repeats a GET that was cut off
+            await asking.request("POST", url, timeout_s=60)  # aiohttp itself repeats a GET that was cut off
     finally:
         await asking.aclose()
     return caught.value
@@ -181,7 +181,7 @@ def serve(act: Callable[[socket.socket], None]) -> tuple[str, socket.socket]:
 
     def run() -> None:
         connection, _ = listener.accept()
-        with connection:
+        with connection, suppress(OSError):  # the client may be gone already
             connection.recv(65536)
             act(connection)
 
@@ -236,14 +236,14 @@ async def test_a_byte_now_and_then_does_not_hold_the_call() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
         for _ in range(1000):
             writer.write(b"x")
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
 
     async with served(drip) as (url, _):
         asking = client(read_timeout_s=1.0)
         start_s = time.monotonic()
         with pytest.raises(SearchTimeoutError, match=r"did not answer within 0\.2 s"):
             await asking.request("GET", url, timeout_s=0.2)
-        assert time.monotonic() - start_s < 15  # all of it would take 20 s
+        assert time.monotonic() - start_s < 60  # all of it would take 100 s
         await asking.aclose()
 
 
@@ -290,7 +290,7 @@ async def test_redirects_are_not_followed() -> None:
 
     async with served(answer) as (url, heads):
         asking = client()
-        found = await asking.request("POST", url, content=b"{}", timeout_s=5)
+        found = await asking.request("POST", url, content=b"{}", timeout_s=60)
         await asking.aclose()
     assert len(heads) == 1
     assert "It redirects to http://elsewhere/: use that address" in str(asking.error_of(found))
@@ -315,7 +315,7 @@ async def test_packed_bodies_are_unpacked(encoding: str, pack: Callable[[bytes],
     body = b"".join(b"%d," % number for number in range(50_000))
     async with served(says(pack(body), Content_Encoding=encoding)) as (url, heads):
         asking = client()
-        assert (await asking.request("GET", url, timeout_s=5)).content == body
+        assert (await asking.request("GET", url, timeout_s=60)).content == body
         await asking.aclose()
     assert b"Accept-Encoding: gzip, deflate\r\n" in heads[0]
 
@@ -337,9 +337,9 @@ async def test_a_compression_bomb_is_refused_at_the_limit(times: int) -> None:
     assert len(packed) < 20_000_000
     async with served(says(packed, Content_Encoding=", ".join(["gzip"] * times))) as (url, _):
         before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        start_s = time.monotonic()
+        start_s = time.process_time()
         error = await error_of(url, max_body_bytes=8 << 20)
-        assert time.monotonic() - start_s < 20  # to unpack it all takes a minute
+        assert time.process_time() - start_s < 20  # to unpack it all takes a minute
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 100_000
     assert type(error) is SearchError
     assert "sent over 8 MiB; the answer was dropped" in str(error)
@@ -387,7 +387,7 @@ async def test_large_bodies_are_sent() -> None:
 
     async with served(count) as (url, heads):
         asking = client()
-        assert (await asking.request("POST", url, content=bytes(3_000_000), timeout_s=10)).content == b"ok"
+        assert (await asking.request("POST", url, content=bytes(3_000_000), timeout_s=60)).content == b"ok"
         await asking.aclose()
     assert b"Content-Length: 3000000" in heads[0]
     assert sizes == [3_000_000]
@@ -406,11 +406,11 @@ async def test_connections_are_used_again_unless_an_answer_was_left_early() -> N
     async with served(answer) as (url, _):
         asking = client()
         for _ in range(3):
-            await asking.request("GET", url, timeout_s=5)
+            await asking.request("GET", url, timeout_s=60)
         assert len(set(connections)) == 1
         async with asking.stream("GET", url) as stream:
             assert await stream.chunk()
-        await asking.request("GET", url, timeout_s=5)
+        await asking.request("GET", url, timeout_s=60)
         assert len(set(connections)) == 2
         await asking.aclose()
 
@@ -425,25 +425,25 @@ async def test_cancelling_closes_the_connection() -> None:
 
     async with served(answer) as (url, _):
         asking = client()
-        task = asyncio.ensure_future(asking.request("GET", url, timeout_s=30))
-        await asyncio.wait_for(asked.wait(), 5)
+        task = asyncio.ensure_future(asking.request("GET", url, timeout_s=120))
+        await asyncio.wait_for(asked.wait(), 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.wait_for(closed.wait(), 60)
         await asking.aclose()
 
 
 async def test_more_calls_than_connections_wait_their_turn() -> None:
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes) -> None:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.0)
         says(b"ok")(reader, writer, head)
 
     async with served(slow) as (url, _):
-        asking = client(max_connections=2, connect_timeout_s=0.7)
+        asking = client(max_connections=2, connect_timeout_s=2.0)
         start_s = time.monotonic()
-        found = await asyncio.gather(*(asking.request("GET", url, timeout_s=20) for _ in range(8)))
-        assert time.monotonic() - start_s > 1.1
+        found = await asyncio.gather(*(asking.request("GET", url, timeout_s=120) for _ in range(8)))
+        assert time.monotonic() - start_s > 3.5
         assert {one.content for one in found} == {b"ok"}
         await asking.aclose()
 
@@ -456,7 +456,7 @@ def test_one_client_serves_many_event_loops_at_once(caplog: pytest.LogCaptureFix
     async def many() -> None:
         async with served(says(b"ok")) as (url, _):
             for _ in range(50):
-                found.append((await clients[0].request("GET", url, timeout_s=5)).content)
+                found.append((await clients[0].request("GET", url, timeout_s=60)).content)
 
     threads = [threading.Thread(target=lambda: asyncio.run(many())) for _ in range(4)]
     for thread in threads:
@@ -487,16 +487,16 @@ def test_one_call_from_code_that_is_not_asynchronous() -> None:
     url = f"http://127.0.0.1:{server.server_port}/a"
 
     async def inside() -> str:
-        return get_now(client(), url, timeout_s=5, params={"q": "x y"}).text
+        return get_now(client(), url, timeout_s=60, params={"q": "x y"}).text
 
     try:
-        assert get_now(client(), url, timeout_s=5).text == "/a"
+        assert get_now(client(), url, timeout_s=60).text == "/a"
         assert asyncio.run(inside()) == "/a?q=x+y"
     finally:
         server.shutdown()
         server.server_close()
     with pytest.raises(TransientSearchError, match="refused the connection"):
-        get_now(client(), url, timeout_s=5)
+        get_now(client(), url, timeout_s=60)
 
 
 # ---- proxies ---------------------------------------------------------------------------------------------------------
@@ -537,7 +537,7 @@ async def test_another_machine_is_asked_through_the_proxy(monkeypatch: pytest.Mo
     async with served(says(b"through the proxy")) as (url, heads):
         monkeypatch.setenv("HTTP_PROXY", url.replace("://", "://me:pw@").removesuffix("/x"))
         asking = client()
-        assert (await asking.request("GET", "http://search.example/retrieve", timeout_s=5)).text == "through the proxy"
+        assert (await asking.request("GET", "http://search.example/retrieve", timeout_s=60)).text == "through the proxy"
         await asking.aclose()
     assert heads[0].startswith(b"GET http://search.example/retrieve HTTP/1.1")
     assert f"Proxy-Authorization: Basic {base64.b64encode(b'me:pw').decode()}".encode() in heads[0]
@@ -567,7 +567,7 @@ async def test_https_goes_through_the_proxy_as_a_tunnel(
             monkeypatch.setenv("HTTPS_PROXY", proxy.removesuffix("/x"))
             monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
             asking = client(headers={"X-Key": "hidden"})
-            assert (await asking.request("GET", "https://search.example/a", timeout_s=5)).text == "secret matter"
+            assert (await asking.request("GET", "https://search.example/a", timeout_s=60)).text == "secret matter"
             await asking.aclose()
     assert outer[0].startswith(b"CONNECT search.example:443 HTTP/1.1")
     assert b"hidden" not in outer[0]
@@ -622,7 +622,7 @@ async def test_certificates_are_checked_against_what_the_environment_names(
         for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
             with variable(name, certificate[0], monkeypatch):
                 asking = client()
-                assert (await asking.request("GET", url, timeout_s=5)).content == b"ok"
+                assert (await asking.request("GET", url, timeout_s=60)).content == b"ok"
                 await asking.aclose()
             with variable(name, certificate[0].with_name("none.pem"), monkeypatch):
                 error = await error_of(url)

@@ -58,7 +58,7 @@ def test_a_question_has_turns_and_turns_have_searches_that_overlap(spans):
     with (
         trace.use_span(outer, end_on_exit=True),
         traced(seen.append) as on_event,
-        Agent(demo.DemoPolicy(), Search(demo.retriever(latency_s=0.2))) as agent,
+        Agent(demo.DemoPolicy(), Search(demo.retriever(latency_s=1.0))) as agent,
     ):
         trajectory = agent.ask(QUESTION, on_event)
     (question,), turns, searches = spans("question"), spans("turn"), spans("search")
@@ -68,10 +68,10 @@ def test_a_question_has_turns_and_turns_have_searches_that_overlap(spans):
     assert searches[1].start_time < searches[0].end_time  # side by side
     for search, query in zip(searches, trajectory.turns[0].queries, strict=True):
         assert search.end_time - question.start_time == pytest.approx(query.end_s * 1e9, abs=1e3)
-        assert search.end_time - search.start_time >= 0.15e9  # it took 0.2 s
+        assert search.end_time - search.start_time >= 0.5e9  # it took a second
         assert search.attributes["parallelsearch.num_hits"] == len(query.hits)
     assert turns[0].end_time <= turns[1].start_time
-    assert 0.2e9 <= question.end_time - question.start_time <= trajectory.elapsed_s * 1e9 + 1e3
+    assert 1e9 <= question.end_time - question.start_time <= trajectory.elapsed_s * 1e9 + 1e3
     assert question.attributes["parallelsearch.answered"] is True
     assert question.attributes["parallelsearch.num_subqueries"] == 2
     assert seen[-1].kind == "answer"  # events are passed on
@@ -103,7 +103,8 @@ def test_a_failed_search_and_a_question_without_an_answer(spans):
 
 
 def test_a_search_that_is_withdrawn_ends_with_its_turn(spans):
-    with Agent(demo.DemoPolicy(), Search(demo.retriever(latency_s=5.0))) as agent, traced() as on_event:
+    policy = ScriptedPolicy({QUESTION: ["<think> a </think> <search> one </search>"]})
+    with Agent(policy, Search(demo.retriever(latency_s=60.0))) as agent, traced() as on_event:
         for event in agent.stream(QUESTION, on_event):
             if event.kind == "query":
                 break
@@ -129,7 +130,7 @@ def test_one_handler_may_follow_questions_one_after_another(spans):
 
 async def ask_server(*bodies, headers=None, policy=None, **settings):
     """Put these questions to the server's application, all at once."""
-    search = Search(demo.retriever(latency_s=0.05), cache_size=0)
+    search = Search(demo.retriever(latency_s=1.0), cache_size=0)
     app = create_agent_app(policy or demo.DemoPolicy(), search, AgentSettings(token=None, **settings))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         asked = [
@@ -186,5 +187,5 @@ def test_without_opentelemetry_events_pass_through():
         "with traced(seen.append) as on_event: on_event(Event('turn', 0, 0.0))\n"
         "print(len(seen))"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=400)
     assert result.stdout.strip() == "1", result.stderr

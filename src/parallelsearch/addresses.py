@@ -16,6 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parallelsearch.dialects import open_dialect
 from parallelsearch.errors import UsageError, nearest
 from parallelsearch.search import Search
 
@@ -247,6 +248,9 @@ def open_policy(address: str = DEFAULT_POLICY, **options: Any) -> Policy:
     """The policy at an address; options are those of its class."""
     row, rest = _found(address, "policy", POLICY_ADDRESSES)
     policy: Policy = row.builder()(rest, **options) if ":" in row.form else row.builder()()
+    talk = open_dialect(policy.dialect)
+    if not talk.tools:
+        policy.expect([talk.prompt(question, "") for question in ("Who?", "And when was it?")])
     return policy
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
-from parallelsearch.cli.app import COMMANDS
+from parallelsearch.cli.app import COMMANDS, app
 from parallelsearch.cli.terminal import LiveNarrator
 from parallelsearch.data import demo
 from parallelsearch.rollout import Event
@@ -29,7 +30,7 @@ def run(
         env={**os.environ, "COLUMNS": "120", **(env or {})},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
 
 
@@ -169,7 +170,7 @@ def test_doctor_says_what_to_type():
     assert narrow.returncode == 0
     assert "522 passages" in narrow.stdout
     assert "…" not in narrow.stdout
-    checks = json.loads(run("doctor", "--json", env={"SERPER_API_KEY": "very-secret"}).stdout)
+    checks = json.loads(CliRunner().invoke(app, ["doctor", "--json"], env={"SERPER_API_KEY": "very-secret"}).stdout)
     assert all(check["works"] or check["fix"] or "GPU" in check["what"] for check in checks)
     assert "very-secret" not in json.dumps(checks)
 

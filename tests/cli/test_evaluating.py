@@ -15,7 +15,7 @@ from parallelsearch.data import demo
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "parallelsearch", "eval", "--limit", "20", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=400, check=False)
 
 
 def summary(folder: Path) -> dict[str, float]:

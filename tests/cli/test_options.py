@@ -55,7 +55,7 @@ def test_short_work_in_a_log_file_says_nothing_of_itself(tmp_path: Path) -> None
         "--out",
         str(tmp_path / "run"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=True)
     assert "questions" not in done.stderr
     assert "demo" in done.stdout
 
@@ -66,12 +66,12 @@ def test_a_log_file_of_long_work_has_lines(tmp_path: Path) -> None:
         "from parallelsearch.cli.app import app; app(sys.argv[1:])"
     )
     arguments = ["eval", "--data", "demo", "--limit", "3", "--out", str(tmp_path / "run")]
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=400)
     assert "questions: 3 of 3, EM " in done.stderr
     quiet = subprocess.run(
         [sys.executable, "-c", program, *arguments[:-1], str(tmp_path / "other"), "--json"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
     assert "questions" not in quiet.stderr

@@ -157,5 +157,5 @@ def test_no_language_is_imported_before_it_is_asked_for() -> None:
         "import sys, parallelsearch.coldstart.run, parallelsearch.coldstart.sampling\n"
         "print([name for name in sys.modules if name.startswith('parallelsearch.coldstart.english')])"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=400)
     assert result.stdout.strip() == "[]", result.stderr

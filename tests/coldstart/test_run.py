@@ -86,3 +86,37 @@ def test_a_run_writes_data_that_never_touches_validation_or_dev(
         if one.kind == "parallel" and not one.is_split:
             assert one.response_ids() == twin.response_ids()
             assert one.prompt_ids() != twin.prompt_ids()
+
+
+def test_a_real_mixed_question_has_the_room_of_mixed_ones_both_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_bm25([Passage(f"p{n}", title, text) for n, (title, text) in enumerate(PAGES.items())], tmp_path / "index")
+    steps = [
+        {"question": "Who directed the film Blue Gate?", "answer": "Ira Moss"},
+        {"question": "Who directed the film Iron Lake?", "answer": "Ann Poe"},
+        {"question": "When was #1 born?", "answer": "1950"},
+        {"question": "When was #2 born?", "answer": "1941"},
+    ]
+    text = "Which film has the older director, Blue Gate or Iron Lake?"
+    row = {"question": text, "golden_answers": ["Iron Lake"], "kind": "mixed", "decomposition": steps}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
+    tokenizer = make_tokenizer()
+    monkeypatch.setattr(coldstart_run.TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
+    recipe = coldstart_run.ColdStartRecipe.model_validate(
+        {
+            "model": "smoke",
+            "sources": [str(tmp_path / "train.jsonl")],
+            "num_trajectories": {"mixed": 1},
+            "max_tokens": 64,
+            "max_mixed_tokens": 16000,
+            "out": str(tmp_path / "out"),
+            "search": {"address": f"bm25:{tmp_path / 'index'}"},
+            "rollout": {"max_tokens": 16000, "max_turns": 6, "max_observation_tokens": 3000},
+        }
+    )
+    coldstart_run.run_coldstart(recipe)
+    for mode, calls in (("parallel", 3), ("sequential", 5)):
+        (one,) = read_trajectories(tmp_path / "out" / f"{mode}.jsonl")
+        assert one.num_llm_calls == calls

@@ -38,6 +38,12 @@ async def test_a_decomposition_with_two_levels_becomes_two_parallel_rounds(
     ]
 
 
+async def test_the_answer_is_written_as_the_page_writes_it(search: Search, encoder: TokenizerEncoder) -> None:
+    steps = [{"question": "What is Oslo the capital of?", "answer": "Norway"}]
+    question = Question("Oslo?", ["N O", "Norway"], id="m3", kind="single", metadata={"decomposition": steps})
+    assert turns(await taught(question, search, encoder))[-1].answer == "Norway"
+
+
 def test_steps_are_ordered_into_rounds_by_what_they_refer_to() -> None:
     assert rounds_of(["a", "b", "c of #1", "d of #2 and #3", "e"]) == [[0, 1, 4], [2], [3]]
     assert rounds_of([]) == []

@@ -17,7 +17,7 @@ def built(tmp_path_factory):
     pytest.importorskip("hatchling", reason="pip install hatchling")
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400)
     assert result.returncode == 0, result.stderr
     return folder
 

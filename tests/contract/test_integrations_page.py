@@ -17,7 +17,7 @@ def test_the_program_runs(program):
     for name, module in FRAMEWORKS.items():
         if name in program:
             pytest.importorskip(module, reason="pip install -e '.[integrations,haystack]'")
-    result = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=400)
     assert result.returncode == 0, result.stderr
     if "print" in program:
         assert "Camille Pissarro" in result.stdout

@@ -381,7 +381,7 @@ def test_the_script_for_all_rows_runs_goes_on_and_writes_one_table(tmp_path: Pat
     environment = {**os.environ, "PARALLELSEARCH_DATA": str(tmp_path)}
     for rows in (["direct", "gold"], ["direct", "gold", "parallel"]):  # the second time two rows are done already
         done = subprocess.run(
-            [*command, "--rows", *rows], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+            [*command, "--rows", *rows], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400
         )
         assert done.returncode == 0, done.stderr
     table = (tmp_path / "out" / "baselines.md").read_text().splitlines()

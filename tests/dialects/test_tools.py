@@ -283,7 +283,7 @@ async def test_searches_start_while_the_call_is_written() -> None:
     class Watching(Caller):
         async def generate(self, segments: Sequence[Segment], **options: Any) -> Generation:
             result = await super().generate(segments, **options)
-            await asyncio.wait_for(both.wait(), 30)  # the call is written, the message not yet over
+            await asyncio.wait_for(both.wait(), 300)  # the call is written, the message not yet over
             return result
 
     search = Search(BM25Retriever.from_passages(PASSAGES), k=1)

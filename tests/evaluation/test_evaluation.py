@@ -170,7 +170,7 @@ class Paced(ScriptedPolicy):
 async def test_questions_that_ran_out_of_time_can_be_asked_again(tmp_path: Path) -> None:
     asked = questions(6)
     busy, quiet = Paced(script(asked), tokens_per_s=3), Paced(script(asked))
-    settings = replace(FAST, limits=Limits(timeout_s=1.5))
+    settings = replace(FAST, limits=Limits(timeout_s=4))
     first = await run_questions(asked, busy, search(), tmp_path, settings)
     assert first["subsets"]["made"]["stops"] == {"timeout": 6}
     assert (await run_questions(asked, quiet, search(), tmp_path, settings))["num_done_now"] == 0
@@ -297,9 +297,9 @@ def test_a_run_killed_twice_ends_with_every_question_once(tmp_path: Path) -> Non
     record = tmp_path / "trajectories.jsonl"
     num = 60
     for wanted in (10, 25):
-        process = child(tmp_path, num, pace=400.0)
+        process = child(tmp_path, num, pace=200.0)
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 300
             while num_lines(record) < wanted and process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.005)
         finally:
@@ -307,7 +307,7 @@ def test_a_run_killed_twice_ends_with_every_question_once(tmp_path: Path) -> Non
             process.communicate()
         assert wanted <= num_lines(record) < num
         assert not (tmp_path / "summary.json").exists()
-    process = child(tmp_path, num, pace=400.0)
+    process = child(tmp_path, num, pace=200.0)
     assert process.communicate() == ("", "")
     assert process.returncode == 0
     assert Counter(ids(tmp_path)) == Counter(question.id for question in questions(num))
@@ -316,13 +316,13 @@ def test_a_run_killed_twice_ends_with_every_question_once(tmp_path: Path) -> Non
 
 def test_a_full_disk_loses_nothing_that_was_done(tmp_path: Path) -> None:
     process = child(tmp_path, 40, pace=None, max_bytes=30_000)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=400)
     assert process.returncode == 3
     assert "Everything up to here is kept" in output
     done = ids(tmp_path)  # every line is whole
     assert 0 < len(done) < 40
     process = child(tmp_path, 40, pace=None)
-    process.communicate(timeout=60)
+    process.communicate(timeout=400)
     assert process.returncode == 0
     assert ids(tmp_path)[: len(done)] == done
     assert Counter(ids(tmp_path)) == Counter(question.id for question in questions(40))

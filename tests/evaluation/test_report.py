@@ -92,13 +92,13 @@ async def test_questions_that_failed_or_ran_out_of_time_are_named_at_the_top(tmp
     assert notes_of(read_summary(run)) == []
     script = {q.question: turns_of(q, True) for q in QUESTIONS[2:]}  # on two questions the policy has nothing to say
     search = Search(BM25Retriever.from_passages([Passage("1", "Title", "text")]))
-    settings = EvaluationSettings(num_resamples=20, limits=Limits(timeout_s=0.2))
-    slow = ScriptedPolicy(script, tokens_per_s=20)
+    settings = EvaluationSettings(num_resamples=20, limits=Limits(timeout_s=1.0))
+    slow = ScriptedPolicy(script, tokens_per_s=4)
     summary = await run_questions(QUESTIONS, slow, search, tmp_path / "late", settings)
     await search.aclose()
     failed, late = notes_of(summary)
     assert failed == "the policy failed on 2 of 7 questions: they count as wrong"
-    assert late.startswith("5 of 7 questions ran out of time (0.2 s each) and count as wrong")
+    assert late.startswith("5 of 7 questions ran out of time (1 s each) and count as wrong")
     text = write_report(tmp_path / "late", png=False).read_text()
     assert f'<p class="warning">{late}</p>' in text
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory import bounded_memory
 from payloads import BODIES, DEEP, HALF, SPACES, WAYS, dumped
 from search_fault_server import FaultServer, Reply
-from test_model_faults import ANSWER, DEADLINE_S, check_sound
+from test_model_faults import ANSWER, check_sound, deadline_s, patience
 
 from echoing import EchoRetriever
+from memory import bounded_memory
 from parallelsearch.limits import Limits
 from parallelsearch.policy.anthropic import AnthropicPolicy
 from parallelsearch.rollout import rollout
@@ -130,9 +130,9 @@ async def ask(fault: Reply, tmp_path: Path, dialect: str = "tools", stream: bool
     with bounded_memory():
         async with FaultServer(fault) as server:
             policy = AnthropicPolicy(
-                "m", server.base_url, max_attempts=1, timeout_s=4, read_timeout_s=2, stream=stream, dialect=dialect
+                "m", server.base_url, max_attempts=1, **patience(fault), stream=stream, dialect=dialect
             )
-            limits = Limits(timeout_s=DEADLINE_S, max_turns=2)
+            limits = Limits(timeout_s=deadline_s(fault), max_turns=2)
             trajectory = await rollout("Who?", policy, Search(EchoRetriever()), limits, dialect=dialect)
             await policy.aclose()
         check_sound(trajectory, tmp_path)

@@ -23,7 +23,7 @@ ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\u2066\x85\r"
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "parallelsearch", *arguments]
     env = {**os.environ, "COLUMNS": "120"}
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=150)
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=400)
 
 
 def is_tame(text: str) -> bool:

@@ -17,7 +17,7 @@ from parallelsearch.server.connections import ConnectionLimits, limited_protocol
 from parallelsearch.server.running import listen
 
 uvicorn = pytest.importorskip("uvicorn")
-LIMITS = ConnectionLimits(max_connections=20, max_head_bytes=8_192, head_timeout_s=1.0, max_pipelined=4, keep_alive_s=5)
+LIMITS = ConnectionLimits(max_connections=20, max_head_bytes=8_192, head_timeout_s=2.0, max_pipelined=4, keep_alive_s=5)
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -46,11 +46,11 @@ def served(limits: ConnectionLimits = LIMITS) -> Iterator[int]:
         yield listener.getsockname()[1]
     finally:
         server.should_exit = server.force_exit = True
-        thread.join(timeout=10)
+        thread.join(timeout=60)
 
 
 def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
+    return socket.create_connection(("127.0.0.1", port), timeout=400)
 
 
 def is_served(port: int) -> bool:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory import bounded_memory
 from payloads import BODIES, DEEP, HALF, SPACES, WAYS, dumped
 from search_fault_server import FaultServer, Reply, good
 
 from echoing import EchoRetriever
+from memory import bounded_memory
 from parallelsearch import grammar
 from parallelsearch.agent import Agent
 from parallelsearch.errors import UsageError
@@ -28,7 +28,8 @@ from parallelsearch.rollouts import rollout_many
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Question, Trajectory, read_trajectories, write_trajectories
 
-DEADLINE_S = 6.0
+DEADLINE_S = 120.0
+SOON_S = 6.0  # for answers that never come, which are waited for
 ANSWER = grammar.render_turn("Done.", answer="Monet")
 SSE = {"Content-Type": "text/event-stream"}
 
@@ -130,7 +131,7 @@ CALLS: dict[str, Reply] = {
 
 
 def check_sound(trajectory: Trajectory, tmp_path: Path) -> None:
-    assert (trajectory.elapsed_s or 0) < DEADLINE_S * 1.1
+    assert (trajectory.elapsed_s or 0) < DEADLINE_S
     assert trajectory.stop in ("answer", "error", "max_turns", "max_tokens", "timeout")
     assert trajectory.stop != "error" or trajectory.error
     assert len(trajectory.error or "") < 1_500
@@ -139,12 +140,22 @@ def check_sound(trajectory: Trajectory, tmp_path: Path) -> None:
     assert [one.to_dict() for one in read_trajectories(path)] == [json.loads(trajectory.to_json())]
 
 
+def deadline_s(fault: Reply) -> float:
+    """Of a rollout. A busy machine needs time for what comes; only what never comes is not waited for."""
+    return SOON_S if fault.hangs or fault.drip_s else DEADLINE_S
+
+
+def patience(fault: Reply) -> dict[str, float]:
+    """The same of a turn, and of the next byte."""
+    return {"timeout_s": deadline_s(fault) * 2 / 3, "read_timeout_s": deadline_s(fault) / 3}
+
+
 async def ask(fault: Reply, tmp_path: Path, dialect: str = "parallel", **options: Any) -> Trajectory:
     with bounded_memory():
         async with FaultServer(fault) as server:
             url = f"{server.base_url}/v1"
-            policy = OpenAIPolicy(url, "m", max_attempts=1, timeout_s=4, read_timeout_s=2, **options)
-            limits = Limits(timeout_s=DEADLINE_S, max_turns=2)
+            policy = OpenAIPolicy(url, "m", max_attempts=1, **patience(fault), **options)
+            limits = Limits(timeout_s=deadline_s(fault), max_turns=2)
             trajectory = await rollout("Who?", policy, Search(EchoRetriever()), limits, dialect=dialect)
             await policy.aclose()
         check_sound(trajectory, tmp_path)
@@ -235,7 +246,7 @@ async def test_a_replica_that_answers_rubbish_is_passed_over() -> None:
     ]  # fmt: skip
     for reply in rubbish:
         async with FaultServer(reply) as bad, FaultServer(good) as fine:
-            retriever = RemoteRetriever([bad.url, fine.url], timeout_s=5)
+            retriever = RemoteRetriever([bad.url, fine.url], timeout_s=120)
             for number in range(4):
                 (result,) = await retriever.search_many([f"q{number}"], 1)
                 assert isinstance(result, list), (reply, result)
@@ -261,7 +272,7 @@ def test_asking_inside_a_callback_says_so_and_does_not_hang() -> None:
 def test_one_agent_serves_two_event_loops() -> None:
     turns = [grammar.render_turn("Two.", ["same query", "other query"]), ANSWER]
     agent = Agent(
-        ScriptedPolicy({"q": turns}), Search(EchoRetriever(latency_s=0.002), cache_size=0, timeout_s=20), abstain=False
+        ScriptedPolicy({"q": turns}), Search(EchoRetriever(latency_s=0.002), cache_size=0, timeout_s=300), abstain=False
     )
     answers: list[Trajectory] = []
 

@@ -53,7 +53,7 @@ def exploding(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("reader", ["questions", "corpus"])
 def test_one_text_in_many_rows_is_unpacked_a_few_rows_at_a_time(exploding: Path, reader: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", READ, str(exploding), reader], capture_output=True, text=True, timeout=150, check=False
+        [sys.executable, "-c", READ, str(exploding), reader], capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     num_records, mebibytes = map(int, done.stdout.split())

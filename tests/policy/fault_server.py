@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -362,9 +361,3 @@ async def failure(policy: OpenAIPolicy, pieces: list[str] | None = None) -> str:
     with pytest.raises(PolicyError) as caught:
         await ask(policy, pieces=pieces)
     return str(caught.value)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

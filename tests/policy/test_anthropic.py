@@ -572,7 +572,7 @@ async def test_searches_are_done_before_the_message_is() -> None:
         await exchange.head(200, "text/event-stream")
         for event in whole[:-4]:  # the arguments without their last piece, and so without any end
             await exchange.send((event + "\n\n").encode())
-        await asyncio.wait_for(both.wait(), 10)
+        await asyncio.wait_for(both.wait(), 300)
         for event in whole[-4:]:
             await exchange.send((event + "\n\n").encode())
         await exchange.end()

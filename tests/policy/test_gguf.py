@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -244,17 +245,65 @@ def test_many_at_once_are_what_they_are_one_at_a_time(tiny: Tiny) -> None:
     assert stats["reused"] >= second_turns
 
 
-def test_a_cancelled_turn_leaves_its_place(policy: GgufPolicy) -> None:
+def test_the_fixed_beginning_of_a_prompt_is_read_once_for_all_processes(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARALLELSEARCH_CACHE", str(tmp_path))
+    fixed, question = "Answer the question between the tags, after you have searched. Question: ", "who painted it?"
+
+    def read(expects: bool = True) -> tuple[Generation, int]:
+        """What a new process writes, and how many tokens of prompt it reads for that."""
+        policy = GgufPolicy(parse_gguf(f"{tiny.file}+{tiny.adapter}"), num_threads=1)
+        if expects:
+            policy.expect([fixed + "Which?", fixed + "And when was it?"])
+        found = write(policy, fixed + question)
+        asyncio.run(policy.aclose())
+        return found, policy.engine.stats["prefilled"]
+
+    alone, num_prompt = read(expects=False)
+    assert not list(tmp_path.rglob("start-*")), "nobody expected anything"
+    first = read()
+    assert first[1] == num_prompt
+    assert first[0].token_ids == alone.token_ids
+    # Another cut of the same tokens goes through other kernels.
+    assert first[0].logprobs == pytest.approx(alone.logprobs, abs=0.02)
+    (kept,) = tmp_path.rglob("start-*")
+    again, num_new = read()
+    assert again == first[0], "a kept state is the state"
+    assert 0 < num_new < num_prompt / 2
+    whole = kept.read_bytes()
+    for damaged in (b"", whole[:-1], whole[:99] + bytes([whole[99] ^ 255]) + whole[100:]):
+        kept.write_bytes(damaged)
+        assert read() == (again, num_prompt), "read again, and kept anew"
+        assert read() == (again, num_new)
+    kept.unlink()
+    kept.mkdir()  # nothing can be written there
+    assert read() == read() == (again, num_prompt)
+
+
+def test_a_cancelled_turn_leaves_its_place(policy: GgufPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, is_cancelled = policy.engine._step, threading.Event()
+
+    def held_step() -> None:
+        step()
+        assert is_cancelled.wait(60)
+
     async def main() -> Generation:
-        long = asyncio.create_task(turn(policy, TEXTS[0], max_tokens=150, session="long"))
-        await asyncio.sleep(0.05)
+        has_begun = asyncio.Event()
+        options = {"max_tokens": 150, "session": "long", "on_text": lambda _: has_begun.set()}
+        long = asyncio.create_task(turn(policy, TEXTS[0], **options))
+        await has_begun.wait()
         long.cancel()
         with pytest.raises(asyncio.CancelledError):
             await long
+        is_cancelled.set()
         return await turn(policy, TEXTS[1], max_tokens=4)
 
+    monkeypatch.setattr(policy.engine, "_step", held_step)
+    num_steps = policy.engine.stats["steps"]
     assert asyncio.run(main()).num_tokens == 4
     assert not policy.engine._running()
+    assert policy.engine.stats["steps"] - num_steps < 150, "the cancelled turn was not written to its end"
 
 
 def test_a_full_context_is_told(policy: GgufPolicy) -> None:
@@ -348,7 +397,9 @@ def test_without_the_extra_it_says_what_to_type(tiny: Tiny, monkeypatch: pytest.
 
 
 @pytest.mark.model
-def test_the_packaged_base_with_the_shipped_adapter_answers_a_question() -> None:
+def test_the_packaged_base_with_the_shipped_adapter_answers_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PARALLELSEARCH_CACHE", raising=False)  # where other tests have converted the base already
+
     async def main() -> None:
         policy = open_policy("gguf:smollm2-135m+parallel", num_threads=1)
         assert isinstance(policy, GgufPolicy)

@@ -288,7 +288,7 @@ params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
 params.warmup = False
 server = xllamacpp.Server(params)
 print("listening", server.listening_address, flush=True)
-time.sleep(120)
+time.sleep(1_000)
 """
 
 
@@ -301,7 +301,7 @@ def llama_cpp(file: Path) -> Iterator[httpx.Client]:
     try:
         assert process.stdout is not None
         address = next(line.split()[1] for line in process.stdout if line.startswith("listening"))
-        with httpx.Client(base_url=address, timeout=30) as client:
+        with httpx.Client(base_url=address, timeout=400) as client:
             yield client
     finally:
         process.kill()

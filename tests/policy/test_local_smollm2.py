@@ -63,7 +63,7 @@ async def test_both_engines_give_the_same_turns(slot_policy: LocalPolicy) -> Non
         return segments
 
     results = [
-        await asyncio.wait_for(asyncio.gather(*(rollout(made, i) for i in range(5))), 120)
+        await asyncio.wait_for(asyncio.gather(*(rollout(made, i) for i in range(5))), 500)
         for made in (slot_policy, batch)
     ]
     await batch.aclose()

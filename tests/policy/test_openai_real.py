@@ -17,10 +17,10 @@ from fault_server import (
     FaultServer,
     ask,
     engine,
-    free_port,
     policy_for,
 )
 
+from free_ports import free_port
 from parallelsearch import grammar
 from parallelsearch.errors import PolicyError
 from parallelsearch.policy.base import Generation
@@ -65,10 +65,10 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str,
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output, env=environment) as process:
         try:
-            for _ in range(120):
+            for _ in range(600):
                 assert process.poll() is None, log.read_text()[-2000:]
                 try:
-                    if httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).is_success:
+                    if httpx.get(f"http://127.0.0.1:{port}/health", timeout=400).is_success:
                         break
                 except httpx.HTTPError:
                     pass
@@ -79,7 +79,7 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str,
         finally:
             process.terminate()
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
 
@@ -91,7 +91,7 @@ async def test_real_server(real_server: tuple[str, str]) -> None:
     few = "".join(f"<search> {pair} </search>\n" for pair in ("a ## b", "c ## d", "e ## f")) + "<search>"
 
     async def say(text: str, max_tokens: int = 20, **options: Any) -> tuple[Generation, list[str]]:
-        policy = OpenAIPolicy(url, model, timeout_s=60, **options)
+        policy = OpenAIPolicy(url, model, timeout_s=300, **options)
         pieces: list[str] = []
         return await ask(policy, [policy.prompt(text, text)], pieces, max_tokens=max_tokens), pieces
 

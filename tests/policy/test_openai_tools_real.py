@@ -17,8 +17,8 @@ import calling_model
 import httpx
 import pytest
 import test_gguf_export
-from fault_server import free_port
 
+from free_ports import free_port
 from parallelsearch.addresses import open_policy, open_search
 from parallelsearch.limits import Limits
 from parallelsearch.policy.gguf_export import write_gguf
@@ -36,7 +36,7 @@ params.model.path, params.port, params.use_jinja = sys.argv[1], int(sys.argv[2])
 params.n_ctx, params.n_parallel, params.warmup = 4096, 1, False
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
 server = xllamacpp.Server(params)
-time.sleep(150)
+time.sleep(1_000)
 """
 
 
@@ -56,14 +56,16 @@ def served(command: list[str], port: int) -> Iterator[str]:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
     try:
-        for _ in range(240):
+        for _ in range(600):
             assert process.poll() is None, "the server ended"
             try:
-                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).is_success:
+                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=400).is_success:
                     break
             except httpx.HTTPError:
                 pass
             time.sleep(0.5)
+        else:
+            pytest.fail("the server did not come up")
         yield f"openai:http://127.0.0.1:{port}/v1"
     finally:
         process.kill()

@@ -40,7 +40,7 @@ def hits(query: str, count: int) -> list[dict[str, Any]]:
     if query == "endless":
         write_for_ever()
     if query == "slow":
-        time.sleep(30)
+        time.sleep(120)
     if query == "fails":
         raise ToolError("the engine said no")
     if query == "busy":
@@ -56,7 +56,7 @@ def main(mode: str, port: int | None) -> None:
         sys.stderr.write("no API key in FOREIGN_KEY\n")
         sys.exit(1)
     if mode == "silent":
-        time.sleep(60)
+        time.sleep(120)
     if mode == "endless":
         write_for_ever()
     server = MCPServer("foreign", log_level="ERROR")

@@ -17,7 +17,7 @@ def run_and_kill(code: str, target: Path, names: tuple[str, ...], enough_bytes: 
     for name, output in zip(names, outputs, strict=True):
         with output.open("wb") as stdout:
             writers.append(subprocess.Popen([sys.executable, "-c", code, target, name], stdout=stdout))
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 300
     while any(output.stat().st_size < enough_bytes for output in outputs) and time.monotonic() < deadline_s:
         time.sleep(0.01)
     for writer in writers:

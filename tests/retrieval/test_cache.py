@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sqlite3
 import textwrap
+import time
 
 import pytest
 from killed_writers import run_and_kill
@@ -83,11 +84,12 @@ async def test_failures_and_empty_answers_are_asked_again(tmp_path):
     await cached.aclose()
 
 
-async def test_old_answers_are_asked_again(tmp_path):
+async def test_old_answers_are_asked_again(tmp_path, monkeypatch):
     inner = Counting()
-    cached = CachedRetriever(inner, tmp_path / "c", ttl_s=0.2)
-    for wait_s in (0, 0, 0.25):
-        await asyncio.sleep(wait_s)
+    cached = CachedRetriever(inner, tmp_path / "c", ttl_s=600)
+    begun_s = time.time()
+    for later_s in (0, 0, 601):
+        monkeypatch.setattr("time.time", lambda later_s=later_s: begun_s + later_s)
         await cached.search_many(["a"], 1)
     assert inner.asked == ["a", "a"]
     await cached.aclose()

@@ -215,7 +215,7 @@ def kill_midway(corpus: Path, out: Path, encoder: str, dtype: str) -> int:
     """Start a build in another process, kill -9 it when some blocks are done; returns the rows that were counted."""
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(BUILD), corpus, out, encoder, dtype])
     progress = partial_folder(out) / "progress.json"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 400
     while not (progress.exists() and json.loads(progress.read_text())["num_rows"] >= 64):
         assert process.poll() is None, "the build ended before it could be killed"
         assert time.monotonic() < deadline

@@ -114,7 +114,7 @@ def test_fusion_keeps_every_passage_once_and_never_prefers_a_worse_one(one: list
 async def test_parts_are_asked_at_the_same_time_and_deep_enough() -> None:
     meeting = asyncio.Barrier(2)  # one after the other, they would wait for each other until the time-out
     parts = [Meeting("one", ranking("a"), meeting), Meeting("two", ranking("b"), meeting)]
-    results = await HybridRetriever(parts, depth=20, part_timeout_s=5).search_many(["x", "y"], 3)
+    results = await HybridRetriever(parts, depth=20, part_timeout_s=120).search_many(["x", "y"], 3)
     assert [[hit.id for hit in result] for result in results] == [["a", "b"], ["a", "b"]]
     assert parts[0].asked_k == parts[1].asked_k == [20]
     await HybridRetriever(parts, depth=20).search_many(["x"], 50)
@@ -127,11 +127,11 @@ async def test_parts_are_asked_at_the_same_time_and_deep_enough() -> None:
         (Fixed("dense", [], raises=SearchError("no memory")), "no memory"),
         (Fixed("dense", [], raises=ZeroDivisionError("oops")), "ZeroDivisionError"),
         (Fixed("dense", SearchError("this query only")), "this query only"),
-        (Fixed("dense", ranking("z"), wait_s=30), "no answer from dense within 0.2 s"),
+        (Fixed("dense", ranking("z"), wait_s=300), "no answer from dense within 1 s"),
     ],
 )
 async def test_a_part_that_fails_leaves_the_other_and_is_noted(broken: Fixed, why: str) -> None:
-    hybrid = HybridRetriever([Fixed("bm25", ranking("a", "b")), broken], part_timeout_s=0.2)
+    hybrid = HybridRetriever([Fixed("bm25", ranking("a", "b")), broken], part_timeout_s=1)
     [result] = await hybrid.search_many(["x"], 5)
     assert isinstance(result, DegradedHits)
     assert [hit.id for hit in result] == ["a", "b"]

@@ -211,7 +211,7 @@ def test_a_server_that_is_not_there_is_told_in_time() -> None:
     start = time.monotonic()
     with pytest.raises(ParallelSearchError, match=r"no connection to Milvus at 'http://127\.0\.0\.1:9'") as caught:
         MilvusRetriever("http://someone:secret@127.0.0.1:9", timeout_s=2)
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 120
     assert "secret" not in str(caught.value)
 
 
@@ -221,7 +221,7 @@ def test_a_server_that_never_answers_is_given_up() -> None:
         start = time.monotonic()
         with pytest.raises(ParallelSearchError, match="no connection"):
             MilvusRetriever(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=2)
-        assert time.monotonic() - start < 60
+        assert time.monotonic() - start < 120
 
 
 async def test_a_collection_that_vanishes_is_a_value_not_a_crash(tmp_path: Path, opened: list[MilvusRetriever]) -> None:

@@ -91,7 +91,7 @@ def test_an_agent_takes_them_as_they_are():
 
 
 async def test_blocking_functions_of_one_query_run_at_once_and_off_the_loop():
-    together, threads = threading.Barrier(3, timeout=20), set()
+    together, threads = threading.Barrier(3, timeout=400), set()
 
     def slow(query, k):
         threads.add(threading.current_thread())

@@ -84,7 +84,7 @@ build_dense({str(corpus)!r}, {str(tmp_path / "index")!r}, {str(folder)!r}, batch
 hits = asyncio.run(DenseRetriever({str(tmp_path / "index")!r}, device="cpu").search_many(["town 7"], 1))[0]
 print(hits[0].id)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=400)
     assert done.stdout.strip() == "7", done.stderr
     from parallelsearch.retrieval.dense import DenseRetriever
 

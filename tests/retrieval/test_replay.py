@@ -98,7 +98,7 @@ async def test_a_failure_that_passed_is_replayed_as_its_answer(tmp_path):
                 raise TransientSearchError("busy", 0.01)
             return [HITS[:k] for _ in queries]
 
-    search = Search(RecordingRetriever(Recovers(), tmp_path / "r"), timeout_s=5, first_wait_s=0.01)
+    search = Search(RecordingRetriever(Recovers(), tmp_path / "r"), timeout_s=60, first_wait_s=0.01)
     (live,) = await search.search_many(["a"])
     await search.aclose()
     search = Search(ReplayRetriever(tmp_path / "r"))
@@ -110,7 +110,7 @@ async def test_a_failure_that_passed_is_replayed_as_its_answer(tmp_path):
 
 
 async def test_a_query_that_never_worked_fails_again_without_waiting(tmp_path):
-    search = Search(RecordingRetriever(Odd(), tmp_path / "r"), timeout_s=0.5, attempts=2, first_wait_s=0.01)
+    search = Search(RecordingRetriever(Odd(), tmp_path / "r"), timeout_s=20, attempts=2, first_wait_s=0.01)
     live = await search.search_many(["busy"])
     await search.aclose()
     search = Search(ReplayRetriever(tmp_path / "r"), timeout_s=100)

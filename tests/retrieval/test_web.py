@@ -29,7 +29,9 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, KEY)
 
 
-async def ask(engine: type[WebRetriever], server: FaultServer, *queries: str, k: int = 3, timeout_s: float = 5) -> list:
+async def ask(
+    engine: type[WebRetriever], server: FaultServer, *queries: str, k: int = 3, timeout_s: float = 120
+) -> list:
     retriever = engine(server.base_url, timeout_s=timeout_s)
     try:
         return await retriever.search_many(queries, k)
@@ -118,7 +120,7 @@ FAULTS = [
     (Reply("[1]"), TransientSearchError, "list"),
     (Reply({"results": []}, cut_after=3), TransientSearchError, "broke"),
     (Reply(closes=True), TransientSearchError, "broke"),
-    (Reply(hangs=True), SearchTimeoutError, "0.3 s"),
+    (Reply(hangs=True), SearchTimeoutError, " 1 s"),
 ]
 
 
@@ -128,7 +130,7 @@ FAULTS = [
 )
 async def test_each_fault_is_a_value_without_the_key(engine, reply, error_type, message):
     async with FaultServer(reply) as server:
-        (error,) = await ask(engine, server, "x", timeout_s=0.3 if reply.hangs else 20)
+        (error,) = await ask(engine, server, "x", timeout_s=1 if reply.hangs else 120)
     assert type(error) is error_type
     assert message in str(error)
     assert engine.key_env is None or KEY not in str(error)
@@ -163,18 +165,18 @@ async def test_retry_after_is_waited_for_and_other_queries_go_on():
     def answer(request):
         first = request.json["q"] == "busy" and sum(r.json["q"] == "busy" for r in server.requests) == 1
         return (
-            Reply("slow", 429, {"Retry-After": "1"})
+            Reply("slow", 429, {"Retry-After": "3"})
             if first
             else Reply({"organic": [{"title": "T", "link": "u", "snippet": "s"}]})
         )
 
     async with FaultServer(answer) as server:
-        search = Search(SerperRetriever(server.base_url), timeout_s=20)
+        search = Search(SerperRetriever(server.base_url), timeout_s=120)
         found = await search.search_many(["busy", "free"])
         await search.aclose()
     assert [one.error for one in found] == [None, None]
-    assert found[0].end_s - found[0].start_s >= 1
-    assert found[1].end_s < found[0].end_s - 0.3
+    assert found[0].end_s - found[0].start_s >= 3
+    assert found[1].end_s < found[0].end_s - 1
 
 
 @pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine.key_env])

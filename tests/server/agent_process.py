@@ -100,7 +100,7 @@ def main(options: dict[str, Any]) -> None:
     if kind == "demo":
         search = Search(demo.retriever(latency_s))
     else:
-        few = FewPassages(latency_s, 64, 64)
+        few = FewPassages(latency_s, 64, 64, options.get("hold"))
         if options.get("hostile"):
             few._bm25 = BM25Retriever.from_passages([*PASSAGES, *HOSTILE_PASSAGES])
         search = Search(few)

@@ -3,7 +3,8 @@
     python search_process.py '{"kind": "http", "settings": {"port": 0}, "latency_s": 0}'
 
 `kind` is `http`, `mcp-http` or `mcp-stdio`. A query with the word "fails" fails; the search takes `latency_s`, in
-`workers` processes if there are any.
+`workers` processes if there are any. No search ends while there is a file `hold`: a test that must see the server busy
+makes one (`holding`), so that it need not be quick.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import asyncio
 import contextlib
 import functools
 import json
+import socket
 import subprocess
 import sys
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +43,15 @@ class FewPassages(Retriever):
 
     name = "few"
 
-    def __init__(self, latency_s: float, max_batch: int, max_concurrency: int) -> None:
+    def __init__(self, latency_s: float, max_batch: int, max_concurrency: int, hold: str | None = None) -> None:
         self._bm25 = BM25Retriever.from_passages(PASSAGES)
+        self._hold = None if hold is None else Path(hold)
         self._latency_s, self.max_batch, self.max_concurrency = latency_s, max_batch, max_concurrency
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
         await asyncio.sleep(self._latency_s)
+        while self._hold is not None and self._hold.exists():  # noqa: ASYNC110 (it is another process's file)
+            await asyncio.sleep(0.01)
         results = await self._bm25.search_many(queries, k)
         return [
             SearchError("told to fail") if "fails" in query else result
@@ -61,7 +68,11 @@ def main(options: dict[str, Any]) -> None:
     from parallelsearch.server.search_server import run_search_server
 
     open_few = functools.partial(
-        FewPassages, options.get("latency_s", 0), options.get("max_batch", 64), options.get("max_concurrency", 1)
+        FewPassages,
+        options.get("latency_s", 0),
+        options.get("max_batch", 64),
+        options.get("max_concurrency", 1),
+        options.get("hold"),
     )
     workers = options.get("workers", 0)
     retriever: Retriever = ProcessRetriever(open_few, workers) if workers else open_few()
@@ -102,7 +113,7 @@ class SearchProcess:
 
 def _open(request: urllib.request.Request) -> tuple[int, Any, dict[str, str]]:
     try:
-        with urllib.request.urlopen(request, timeout=20) as response:
+        with urllib.request.urlopen(request, timeout=400) as response:
             status, headers, text = response.status, response.headers, response.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -129,6 +140,38 @@ def search_r1_client(url: str, queries: list[str], topk: int) -> list[str]:
     return texts
 
 
+@contextlib.contextmanager
+def holding(file: Path) -> Iterator[Callable[[], None]]:
+    """While in the block, no search of a server with `hold=str(file)` ends, unless what this gives was called."""
+    file.touch()
+
+    def let_go() -> None:
+        file.unlink(missing_ok=True)
+
+    try:
+        yield let_go
+    finally:
+        let_go()
+
+
+def eventually(condition: Callable[[], bool], wait_s: float = 120.0) -> None:
+    """Wait for a condition that only a fault keeps from coming true."""
+    deadline_s = time.monotonic() + wait_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"it did not come to pass within {wait_s:g} s"
+        time.sleep(0.02)
+
+
+def refuses_connections(url: str) -> bool:
+    """Whether nobody listens any more; questions that were taken may still be on their way."""
+    parts = urllib.parse.urlsplit(url)
+    try:
+        socket.create_connection((parts.hostname, parts.port), timeout=400).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
 def running(folder: Path, script: str = __file__, **options: Any) -> contextlib.AbstractContextManager[SearchProcess]:
     """A server that listens, until the end of the block."""
     options["settings"] = {"port": 0, "token": None, **options.get("settings", {})}
@@ -143,7 +186,7 @@ def started(command: Sequence[str], folder: Path) -> Iterator[SearchProcess]:
         process = subprocess.Popen(command, stderr=stderr, text=True)
     server = SearchProcess(process, log)
     try:
-        for _ in range(1500):
+        for _ in range(10_000):  # 200 s or more
             lines = [line for line in log.read_text().split("\n")[:-1] if '"listening"' in line]
             if lines or process.poll() is not None:
                 break
@@ -151,11 +194,12 @@ def started(command: Sequence[str], folder: Path) -> Iterator[SearchProcess]:
                 process.wait(0.02)
         assert lines, f"the server did not start: {log.read_text()}"
         server.url = json.loads(lines[0])["url"]
+        server.get("/health")  # it listens before it is ready; clients with less patience come after this
         yield server
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

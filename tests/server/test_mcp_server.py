@@ -22,7 +22,7 @@ from parallelsearch.retrieval.mcp_client import McpRetriever
 
 def over_stdio(**options: object) -> Client:
     arguments = [search_process.__file__, json.dumps({"kind": "mcp-stdio", **options})]
-    return Client(StdioServerParameters(command=sys.executable, args=arguments), read_timeout_seconds=20)
+    return Client(StdioServerParameters(command=sys.executable, args=arguments), read_timeout_seconds=400)
 
 
 async def check_tools(client: Client) -> None:
@@ -78,9 +78,9 @@ async def test_limits_are_kept_and_the_server_goes_on():
 
 async def test_the_official_client_over_http(tmp_path):
     with running(tmp_path, kind="mcp-http") as server:
-        async with Client(server.url, read_timeout_seconds=20) as client:
+        async with Client(server.url, read_timeout_seconds=400) as client:
             await check_tools(client)
-        async with Client(server.url, read_timeout_seconds=20, mode="legacy") as client:
+        async with Client(server.url, read_timeout_seconds=400, mode="legacy") as client:
             await check_tools(client)
         server.process.terminate()
         assert server.process.wait(20) == 0

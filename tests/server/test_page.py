@@ -6,21 +6,19 @@ import re
 
 import pytest
 from agent_process import CAPITALS, HOSTILE, agent, root_url
-from search_process import SearchProcess
+from search_process import SearchProcess, holding
 
 from browsing import PHONE, Watched
 
 pytestmark = pytest.mark.browser
 
-# What one test has asked the search has cached: who wants to see a search take its time asks for something else.
 DIRECTORS = "Among the film directors Akira Kurosawa, Satyajit Ray and Federico Fellini, who died last?"
-SCULPTOR = "Who was born first, Auguste Rodin or Claude Monet?"
 
 
 @pytest.fixture(scope="module")
 def demo_server(tmp_path_factory):
     """The demo at the pace of a web search."""
-    with agent(tmp_path_factory.mktemp("demo"), policy="demo", latency_s=0.5) as running:
+    with agent(tmp_path_factory.mktemp("demo"), policy="demo", latency_s=1.0) as running:
         yield running
 
 
@@ -43,7 +41,7 @@ class AskPage(Watched):
         self.page.click("#go")
 
     def wait_for_answers(self, count: int = 1) -> None:
-        self.page.locator(".answer-text").nth(count - 1).wait_for(timeout=20_000)
+        self.page.locator(".answer-text").nth(count - 1).wait_for(timeout=120_000)
         self.page.locator("#stop:disabled").wait_for()
 
     def figures(self, lane: int = 0) -> dict[str, str]:
@@ -114,7 +112,7 @@ def test_the_page_says_how_soon_a_sub_query_was_on_screen(open_page, demo_server
     watched = open_page(demo_server)
     watched.ask(DIRECTORS)
     watched.wait_for_answers()
-    assert 0 <= int(watched.page.locator(".query").first.get_attribute("data-lag-ms")) < 20_000
+    assert 0 <= int(watched.page.locator(".query").first.get_attribute("data-lag-ms")) < 120_000
 
 
 def test_compare(open_page, demo_server):
@@ -140,7 +138,11 @@ def test_compare(open_page, demo_server):
     assert boxes[0]["y"] == boxes[1]["y"]
     # Both are drawn to one scale: the same search has the same length in both.
     bars = [page.locator(".lane").nth(n).locator(".bar.search").first.bounding_box()["width"] for n in range(2)]
-    assert abs(bars[0] - bars[1]) < 0.25 * bars[0]
+    lengths = [
+        float(page.locator(".lane").nth(n).locator(".search-row .length").first.inner_text().split()[0])
+        for n in range(2)
+    ]
+    assert bars[0] / bars[1] == pytest.approx(lengths[0] / lengths[1], rel=0.1)
     watched.keep("page-compare", full_page=True)
     assert watched.axe_violations() == []
 
@@ -195,19 +197,21 @@ def test_an_example_moves_the_focus_to_the_results(open_page, demo_server):
     watched.wait_for_answers()
 
 
-def test_stop_ends_the_question_on_the_server(open_page, demo_server):
-    watched = open_page(demo_server)
-    watched.ask(SCULPTOR)
-    watched.page.locator(".query").first.wait_for()
-    watched.page.click("#stop")
-    watched.wait_for_answers()
-    assert watched.page.locator(".answer-text").inner_text() == "Stopped."
-    for _ in range(50):
-        if watched.page.request.get(watched.root + "/health").json()["pending_questions"] == 0:
-            break
-        watched.page.wait_for_timeout(20)
-    else:
-        pytest.fail("the question still runs")
+def test_stop_ends_the_question_on_the_server(open_page, tmp_path):
+    hold = tmp_path / "hold"
+    with holding(hold), agent(tmp_path, hold=str(hold)) as server:
+        watched = open_page(server)
+        watched.ask(CAPITALS)
+        watched.page.locator(".query").first.wait_for()
+        watched.page.click("#stop")
+        watched.wait_for_answers()
+        assert watched.page.locator(".answer-text").inner_text() == "Stopped."
+        for _ in range(1_000):
+            if watched.page.request.get(watched.root + "/health").json()["pending_questions"] == 0:
+                break
+            watched.page.wait_for_timeout(20)
+        else:
+            pytest.fail("the question still runs")
 
 
 def test_a_question_the_demo_does_not_know_is_explained(open_page, demo_server):
@@ -288,6 +292,10 @@ def test_the_policy_of_the_page_would_stop_what_got_through(open_page, hostile_s
             document.getElementById("bad").click();
         }"""
     )
+    for _ in range(500):
+        page.wait_for_timeout(100)
+        if watched.complaints:
+            break
     page.wait_for_timeout(300)
     assert page.evaluate("window.attacked") is None
     assert watched.complaints

@@ -11,7 +11,7 @@ from agent_process import CAPITALS, GUESSED, NEVER, TITLE_TASK, TURNS, WEB, WRON
 from fault_server import DONE, FaultServer, chunk, events, policy_for, usage_chunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
-from search_process import PASSAGES, FewPassages, SearchProcess
+from search_process import PASSAGES, FewPassages, SearchProcess, holding
 
 from parallelsearch import grammar
 from parallelsearch.errors import SearchError
@@ -22,20 +22,20 @@ from parallelsearch.search import Search
 from parallelsearch.server.agent_server import create_agent_app
 from parallelsearch.server.answering import AgentSettings
 
-SETTINGS = {"max_body_bytes": 20_000, "max_turns": 6, "max_k": 5, "limits": {"timeout_s": 20}}
+SETTINGS = {"max_body_bytes": 20_000, "max_turns": 6, "max_k": 5, "limits": {"timeout_s": 60}}
 MODEL = "parallelsearch"
 EVENT = TypeAdapter(ResponseStreamEvent)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with agent(tmp_path_factory.mktemp("agent"), settings=SETTINGS, tokens_per_s=400, latency_s=0.05) as running:
+    with agent(tmp_path_factory.mktemp("agent"), settings=SETTINGS, tokens_per_s=400, latency_s=0.5) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def client(server: SearchProcess):
-    with openai.OpenAI(base_url=root_url(server) + "/v1", api_key="none", max_retries=0, timeout=20) as one:
+    with openai.OpenAI(base_url=root_url(server) + "/v1", api_key="none", max_retries=0, timeout=400) as one:
         yield one
 
 
@@ -44,7 +44,7 @@ def post(server: SearchProcess, body) -> tuple[int, dict]:
         root_url(server) + "/v1/responses",
         content=body if isinstance(body, bytes) else json.dumps(body),
         headers={"Content-Type": "application/json"},
-        timeout=20,
+        timeout=400,
     )
     return reply.status_code, reply.json()
 
@@ -137,7 +137,7 @@ async def respond(policy, search=None, *, settings=None, **body) -> Response:
     search = search or Search(BM25Retriever.from_passages(PASSAGES))
     app = create_agent_app(policy, search, settings or AgentSettings(token=None))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
-        reply = await client.post("/v1/responses", json={"model": MODEL, "input": CAPITALS, **body}, timeout=20)
+        reply = await client.post("/v1/responses", json={"model": MODEL, "input": CAPITALS, **body}, timeout=400)
     assert reply.status_code == 200, reply.text
     if not body.get("stream"):
         return Response.model_validate(reply.json())
@@ -252,7 +252,7 @@ def test_every_event_and_response_is_one_of_the_apis(server: SearchProcess, ques
     status, reply = post(server, body)
     if status == 200:
         Response.model_validate(reply, strict=True)
-    with httpx.stream("POST", root_url(server) + "/v1/responses", json={**body, "stream": True}, timeout=20) as answer:
+    with httpx.stream("POST", root_url(server) + "/v1/responses", json={**body, "stream": True}, timeout=400) as answer:
         text = answer.read().decode()
     events = [part.split("\n") for part in text.removesuffix("\n\n").split("\n\n")]
     for name, data in events:
@@ -290,7 +290,7 @@ async def test_a_search_that_fails_is_a_failed_item_both_ways():
 async def test_a_search_that_is_given_up_is_closed_as_incomplete():
     """Its query was whole, so it was begun; its block never was, so the turn is invalid."""
     turns = ["<think> x </think><search> one ## two", grammar.render_turn("y", answer="z")]
-    policy, search = ScriptedPolicy({CAPITALS: turns}, tokens_per_s=200), Search(FewPassages(0.3, 64, 64))
+    policy, search = ScriptedPolicy({CAPITALS: turns}, tokens_per_s=200), Search(FewPassages(20.0, 64, 64))
     done = await respond(policy, search, stream=True)
     assert [(item.type, item.status) for item in done.output] == [
         ("reasoning", "completed"),
@@ -336,8 +336,8 @@ async def test_a_model_that_calls_tools_is_served_alike():
 
 
 async def test_the_deadline_closes_what_is_open():
-    settings = AgentSettings(token=None, limits=Limits(timeout_s=1.5))
-    done = await respond(ScriptedPolicy(TURNS), Search(FewPassages(60.0, 64, 64)), settings=settings, stream=True)
+    settings = AgentSettings(token=None, limits=Limits(timeout_s=3))
+    done = await respond(ScriptedPolicy(TURNS), Search(FewPassages(600.0, 64, 64)), settings=settings, stream=True)
     searches = [item.status for item in done.output if item.type == "file_search_call"]
     assert searches == ["incomplete", "incomplete"]
 
@@ -432,11 +432,15 @@ def test_a_token_is_wanted(tmp_path):
 
 
 def test_a_full_server_says_when_to_come_again(tmp_path):
-    with agent(tmp_path, settings={"max_concurrent": 1}, latency_s=1.5) as server:
+    with (
+        agent(tmp_path, settings={"max_concurrent": 1}, hold=str(tmp_path / "hold")) as server,
+        holding(tmp_path / "hold") as let_go,
+    ):
         body = {"model": MODEL, "input": CAPITALS, "stream": True}
-        with httpx.stream("POST", root_url(server) + "/v1/responses", json=body, timeout=20) as first:
+        with httpx.stream("POST", root_url(server) + "/v1/responses", json=body, timeout=400) as first:
             lines = first.iter_lines()
             assert next(lines) == "event: response.created"
-            refused = httpx.post(root_url(server) + "/v1/responses", json=body, timeout=20)
+            refused = httpx.post(root_url(server) + "/v1/responses", json=body, timeout=400)
+            let_go()
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
             assert '"Paris and Rome"' in list(lines)[-2]

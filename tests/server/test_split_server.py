@@ -82,7 +82,7 @@ async def test_as_mcp_tools_retrieve_stands_beside_the_plain_searches():
 
     program, *arguments = [*COMMAND, "demo", "--mcp", "stdio"]
     command = StdioServerParameters(command=program, args=arguments, env=dict(os.environ))
-    async with Client(command, read_timeout_seconds=30) as client:
+    async with Client(command, read_timeout_seconds=400) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == {"search", "search_batch", "retrieve"}
         assert tools["retrieve"].input_schema["required"] == ["question"]
@@ -105,6 +105,6 @@ async def test_as_mcp_tools_retrieve_stands_beside_the_plain_searches():
 
 
 def test_a_policy_that_is_none_is_refused_before_anything_listens():
-    result = subprocess.run([*COMMAND, "nothing", "--port", "0"], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([*COMMAND, "nothing", "--port", "0"], capture_output=True, text=True, timeout=400)
     assert result.returncode == 2
     assert "'nothing' is no policy address" in result.stderr

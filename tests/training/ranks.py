@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+
+from free_ports import free_port
 
 IMPORTS = ["torch", "datasets", "peft", "trl", "parallelsearch.training.grpo", "parallelsearch.cli.app"]
 
@@ -36,9 +37,7 @@ class Ranks:
     """The processes of one start."""
 
     def __init__(self, recipe: Path, *options: str, world: int = 2) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(IMPORTS)
         self.outputs = [recipe.with_suffix(f".rank{rank}") for rank in range(world)]

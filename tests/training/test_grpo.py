@@ -522,7 +522,7 @@ def test_two_processes_give_the_loss_of_one(tmp_path: Path, build: Build) -> Non
     command += [str(Path(__file__).with_name("fixed_completions.py")), str(fixed), str(tmp_path / "r2")]
     command += [str(tmp_path / "world-2.json"), *changes]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=170, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     one, two = (json.loads((tmp_path / f"world-{count}.json").read_text(encoding="utf-8")) for count in (1, 2))
     assert two["world"] == 2

@@ -41,21 +41,30 @@ def write_recipe(path: Path, out: Path, changes: Mapping[str, Any] = CHANGES) ->
     return path
 
 
-def start(recipe: Path) -> subprocess.Popen[str]:
+TRAIN = """
+import os, signal, sys
+from parallelsearch.training import checkpoints
+
+mark_complete, doomed = checkpoints.mark_complete, sys.argv.pop()
+
+def mark_or_die(checkpoint, step):
+    if checkpoint.name == doomed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    mark_complete(checkpoint, step)
+
+checkpoints.mark_complete = mark_or_die
+from parallelsearch.cli.app import main
+main()
+"""
+
+
+def run_process(recipe: Path, dies_at: str = "") -> tuple[int, str]:
+    """Train in a process of its own: its exit status and what it said. It is killed when the checkpoint `dies_at` is written
+    and not yet marked as whole."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "parallelsearch", "train", str(recipe)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
-
-
-def kill_when(process: subprocess.Popen[str], condition: Any) -> None:
-    deadline = time.monotonic() + 120
-    while process.poll() is None and not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.002)
-    assert process.poll() is None, f"it ended before it could be killed: {process.communicate()[0][-2000:]}"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.communicate()
+    command = [sys.executable, "-c", TRAIN, "train", str(recipe), dies_at]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
+    return done.returncode, done.stdout + done.stderr
 
 
 def steps_done(metrics: Path) -> int:
@@ -65,7 +74,7 @@ def steps_done(metrics: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1_500)
 def test_kill_9_and_again_gives_the_curve_of_an_uninterrupted_run(tmp_path: Path) -> None:
     whole = write_recipe(tmp_path / "whole.toml", tmp_path / "whole")
     train(whole)
@@ -79,10 +88,13 @@ def test_kill_9_and_again_gives_the_curve_of_an_uninterrupted_run(tmp_path: Path
     # While the second checkpoint is being written (its folder is there, its mark is not): two steps were never saved. The
     # two processes below are killed in the middle of a step.
     second = out / "checkpoints" / "checkpoint-4"
-    kill_when(start(recipe), lambda: second.exists() and not (second / checkpoints.MARK).exists())
-    last = start(recipe)
-    output, _ = last.communicate(timeout=150)
-    assert last.returncode == 0, output[-3000:]
+    status, output = run_process(recipe, dies_at=second.name)
+    assert status == -signal.SIGKILL, output[-3000:]
+    assert second.exists()
+    assert not (second / checkpoints.MARK).exists()
+    next(second.glob("*.safetensors")).write_bytes(b"half of it")
+    status, output = run_process(recipe)
+    assert status == 0, output[-3000:]
     assert "going on from step" in output
     assert curve(read_metrics(metrics)) == expected
     weights = [
@@ -92,7 +104,7 @@ def test_kill_9_and_again_gives_the_curve_of_an_uninterrupted_run(tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1_500)
 def test_two_processes_killed_in_a_step_give_the_curve_of_two_that_were_not(tmp_path: Path) -> None:
     """PPO, because it is GRPO's trainer with a critic to be saved besides."""
     changes = {"train.algorithm": "ppo", "train.steps": 5, "train.save_every": 2, "train.eval_every": 2}
@@ -102,13 +114,13 @@ def test_two_processes_killed_in_a_step_give_the_curve_of_two_that_were_not(tmp_
         return write_recipe(tmp_path / f"{name}.toml", tmp_path / name, changes)
 
     whole = Ranks(recipe_of("whole"))
-    assert whole.wait(120) == [0, 0], whole.said()[-4000:]
+    assert whole.wait(400) == [0, 0], whole.said()[-4000:]
     expected = curve(read_metrics(tmp_path / "whole" / "metrics.jsonl"))
     assert {record["step"] for record in expected} == set(range(6))
 
     recipe, metrics = recipe_of("killed"), tmp_path / "killed" / "metrics.jsonl"
     first = Ranks(recipe)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 400
     while first.are_alive() and steps_done(metrics) < 3:
         assert time.monotonic() < deadline, first.said()[-4000:]
         time.sleep(0.002)
@@ -119,7 +131,7 @@ def test_two_processes_killed_in_a_step_give_the_curve_of_two_that_were_not(tmp_
     )
 
     again = Ranks(recipe)
-    assert again.wait(120) == [0, 0], again.said()[-4000:]
+    assert again.wait(400) == [0, 0], again.said()[-4000:]
     assert "going on from step" in again.said()
     assert curve(read_metrics(metrics)) == expected
     weights = [tmp_path / name / "checkpoints" / "checkpoint-10" / "model.safetensors" for name in ("whole", "killed")]

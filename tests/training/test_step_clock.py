@@ -109,8 +109,11 @@ class Slow(Retriever):
     max_concurrency = 4
     max_batch = 1
 
+    def __init__(self, wait_s: float = 0.05) -> None:
+        self.wait_s = wait_s
+
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(self.wait_s)
         if "bad" in queries[0]:
             raise RuntimeError("no")
         return [[] for _ in queries]
@@ -144,7 +147,7 @@ def collector(tmp_path: Path) -> Any:
     model, tokenizer = tiny_model()
     recipe = tiny_recipe(tmp_path)
     weights = load_weights(recipe.model, model.device, needs_reference=False, model=model, tokenizer=tokenizer)
-    made = Collector(sampling_policy(recipe, weights), Search(Slow()), recipe.rollout)
+    made = Collector(sampling_policy(recipe, weights), Search(Slow(0.5)), recipe.rollout)
     yield made
     made.close()
 
@@ -163,7 +166,7 @@ def test_a_step_knows_its_engine_and_its_searches(collector: Collector) -> None:
         assert began <= stretches[0][0], "the validation before is not in it"
         assert stretches[-1][1] <= time.perf_counter()
     assert 0 < seconds(generating) < ended - began
-    assert seconds(searching) > 0.045
+    assert seconds(searching) > 0.45
     # All rollouts are in search at the same moment here: the engine has nothing to do meanwhile.
     assert seconds(searching) - overlap(searching, generating) > 0.01
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from tiny_runs import demo_search, tiny_recipe
 from trl.generation.vllm_client import VLLMClient
 
+from free_ports import free_port
 from parallelsearch.grammar import STOP_STRINGS
 from parallelsearch.policy.base import Sampling
 from parallelsearch.training import run as loop
@@ -36,7 +36,7 @@ VLLMClient.init_communicator = lambda self, device: meet(self, "cuda")  # a name
 
 
 def facts() -> dict[str, Any]:
-    return dict(httpx.get(f"{URL}/stand_in").raise_for_status().json())
+    return dict(httpx.get(f"{URL}/stand_in", timeout=400).raise_for_status().json())
 
 
 def recipe_of(name: str, changes: dict[str, Any]) -> Any:
@@ -44,12 +44,6 @@ def recipe_of(name: str, changes: dict[str, Any]) -> Any:
     fixed |= {"train.steps": 2, "train.eval_every": 1, "rollout.temperature": 0.7}
     fixed["rollout.vllm_group_port"] = free_port()
     return tiny_recipe(Path(OUT) / name, {**fixed, **changes})
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def same_words_as_trl() -> dict[str, Any]:

@@ -239,7 +239,7 @@ async def shaky_retriever() -> AsyncIterator[tuple[str, dict[str, int]]]:
             raise HTTPException(500, "out of order")
         if seen["hung"] < 8:
             seen["hung"] += 1
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         seen["answered"] += 1
         document = {"id": "1", "title": "Found", "text": "something", "contents": '"Found"\nsomething'}
         return {"result": [[{"document": document, "score": 1.0}] for _ in body["queries"]]}
@@ -274,7 +274,7 @@ async def test_256_trajectories_over_a_retriever_that_fails_hangs_and_recovers(t
             tiny,
             {
                 "search.address": url,
-                "search.timeout_s": 2.0,
+                "search.timeout_s": 5.0,
                 "search.cache_size": 0,
                 "rollout.max_turns": 4,
                 "rollout.max_observation_tokens": 160,
@@ -294,5 +294,5 @@ async def test_256_trajectories_over_a_retriever_that_fails_hangs_and_recovers(t
     assert len(queries) == 256 * 3 * 2
     assert 0 < num_failed < len(queries), "some failed, and it recovered"
     assert (seen["failed"], seen["hung"]) == (8, 8)
-    # Three rounds with a time-out of 2 s each are the worst case; a step that waits for the hanging server takes a minute.
-    assert elapsed_s < 30
+    # Three rounds with a time-out of 5 s each are the worst case; a step that waits for the hanging server takes ten minutes.
+    assert elapsed_s < 300

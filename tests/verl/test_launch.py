@@ -78,7 +78,7 @@ def test_the_critic_is_loaded_without_flash_attn(tiny: Path) -> None:
         env={**os.environ, "VERL_USE_EXTERNAL_MODULES": CRITIC_MODULE},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=400,
     )
     assert "LlamaForTokenClassification sdpa torch.Size([1, 3, 1])" in done.stdout, done.stderr
 
@@ -86,7 +86,7 @@ def test_the_critic_is_loaded_without_flash_attn(tiny: Path) -> None:
 def test_fused_log_probabilities_are_the_plain_ones(tiny: Path) -> None:
     """verl's fused head replaces a class's `forward`, so in a process of its own; rows are padded as in training."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "fused_head.py"), str(tiny)], capture_output=True, text=True, timeout=150
+        [sys.executable, str(HERE / "fused_head.py"), str(tiny)], capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stderr
     worst, gradient = map(float, done.stdout.split()[-2:])
@@ -221,7 +221,7 @@ def test_a_wrong_key_stops_even_a_dry_run(arguments: list[str]) -> None:
     """The one command in a process of its own: status 2, no traceback."""
     line = ["train", *arguments, 'verl.overrides={"trainer.nodes" = 2}', "--dry-run"]
     result = subprocess.run(
-        [sys.executable, "-m", "parallelsearch", *line], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "parallelsearch", *line], capture_output=True, text=True, timeout=400
     )
     assert result.returncode == 2
     assert "Did you mean 'trainer.nnodes'?" in result.stderr
@@ -277,7 +277,7 @@ def test_a_launch_runs_the_command_and_passes_its_status_on(
 def test_verls_entry_point_takes_the_command(arguments: list[str]) -> None:
     """Hydra's `--cfg job` composes the whole command line as a start would, and prints it instead of training."""
     line = launch.command(load_cluster_recipe(arguments[0], arguments[1:]))
-    result = subprocess.run([*line, "--cfg", "job"], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([*line, "--cfg", "job"], capture_output=True, text=True, timeout=400)
     assert result.returncode == 0, result.stderr
     assert "default_agent_loop: parallel_search" in result.stdout
     assert "path: pkg://parallelsearch.training.verl.reward" in result.stdout
@@ -296,7 +296,7 @@ def saved(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr
     return folder

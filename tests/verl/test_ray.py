@@ -95,7 +95,7 @@ def test_actors_roll_out_and_score_through_transfer_queue(tiny: Path, tokenizer:
     assert means["decomposition"] == pytest.approx(0.2)
 
 
-def wait_for(tq: Any, uids: list[str], timeout_s: float = 140.0) -> dict[str, Any]:
+def wait_for(tq: Any, uids: list[str], timeout_s: float = 400.0) -> dict[str, Any]:
     deadline_s = time.monotonic() + timeout_s
     while True:
         found: dict[str, Any] = tq.kv_list("train")["train"]

@@ -31,18 +31,18 @@ def address(run):
 
 
 def wait_until_read(url: str, **options) -> dict:
-    for _ in range(200):
-        head = httpx.get(f"{url}/api/runs", **options).json()
+    for _ in range(4_000):
+        head = httpx.get(f"{url}/api/runs", timeout=400, **options).json()
         if all(one["is_complete"] and one["is_judged"] for one in head["runs"]):
             return head
         time.sleep(0.05)
-    raise AssertionError("the index is not complete after 10 s")
+    raise AssertionError("the index is not complete after 200 s")
 
 
 def raw(url: str, path: str, method: str = "GET", host: str | None = None) -> tuple[int, bytes]:
     """The path as it stands: no client tidies it up."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=10)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=400)
     connection.putrequest(method, path, skip_host=host is not None)
     if host is not None:
         connection.putheader("Host", host)

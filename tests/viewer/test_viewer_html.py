@@ -192,5 +192,5 @@ def test_the_export_needs_no_server_package(tmp_path, big_run):
         "from parallelsearch.viewer.html import export_html\n"
         f"print(export_html({str(big_run)!r}, {str(tmp_path / 'out.html')!r}).num_embedded)"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=400)
     assert result.stdout.strip() == "400", result.stderr

@@ -36,5 +36,5 @@ def viewer(*runs: Path, token: str = "") -> Iterator[str]:
         process.send_signal(signal.SIGTERM)
         rest = process.stderr.read()
         process.stderr.close()
-        assert process.wait(timeout=20) == 0, said + rest
+        assert process.wait(timeout=400) == 0, said + rest
     assert "Traceback" not in rest

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 from parallelsearch.cli.options import JsonOption, console, say
 from parallelsearch.errors import ParallelSearchError, install_command
@@ -68,10 +70,18 @@ def doctor(as_json: JsonOption = False) -> None:
         raise ParallelSearchError("something the base install needs does not work")
 
 
-def _version(module: str) -> str:
+@lru_cache(maxsize=1)
+def _packages() -> Mapping[str, list[str]]:
+    """Which package brings a module; reading it of all that are installed takes a quarter of a second."""
     import importlib.metadata  # as the others below, by this command alone: `--help` need not wait for it
 
-    names = importlib.metadata.packages_distributions().get(module, [module])
+    return importlib.metadata.packages_distributions()
+
+
+def _version(module: str) -> str:
+    import importlib.metadata
+
+    names = _packages().get(module, [module])
     try:
         return importlib.metadata.version(names[0])
     except importlib.metadata.PackageNotFoundError:

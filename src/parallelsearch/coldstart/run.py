@@ -17,6 +17,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from parallelsearch.files import to_json, write_json, write_lines
 from parallelsearch.policy import models
 from parallelsearch.policy.base import Generation, Policy
 from parallelsearch.policy.encoding import EncodingPolicy
+from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.store import PASSAGES, PassageStore
 from parallelsearch.search import Search
 from parallelsearch.training.recipe import RolloutSettings, SearchSettings
@@ -252,17 +254,18 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
             report.add(more_report)
             tell(f"recombined: {len(more)}")
         asked = _questions_of(kept, [*pool.train, *fresh])
-        twins, twin_report = await build_coldstart(asked, search, encoder, recipe.settings("sequential"))
+        twins, twin_report = await _twins(asked, search, encoder, recipe)
         tell(f"sequential twin: {len(twins)} of {len(asked)}")
         num_mixed = recipe.num_mixed + recipe.num_mixed_for_rl
-        mixed = await _made(recipe, {"mixed": num_mixed}, pool, search, encoder, num_taught=recipe.num_mixed)
+        workshop = _Workshop(recipe, pool)
+        mixed = await _made(recipe, {"mixed": num_mixed}, workshop, search, encoder, num_taught=recipe.num_mixed)
         others: dict[Kind, int] = {
             "single": recipe.num_made_facts,
             "sequential": recipe.num_made_chains,
             "parallel": recipe.num_made_comparisons,
         }
-        made = await _made(recipe, others, pool, search, encoder)
-        wide = await _made_wide(recipe, pool, search, encoder)
+        made = await _made(recipe, others, workshop, search, encoder)
+        wide = await _made_wide(recipe, workshop, search, encoder)
         for part, name in ((mixed, "mixed"), (made, "made from passages"), (wide, "of several parts")):
             kept += part.parallel
             twins += part.sequential
@@ -328,7 +331,7 @@ class _Taught:
 async def _made(
     recipe: ColdStartRecipe,
     wanted: Mapping[Kind, int],
-    pool: Pool,
+    workshop: _Workshop,
     search: Search,
     encoder: Policy,
     *,
@@ -339,7 +342,7 @@ async def _made(
     made = _Taught(wanted={kind: count for kind, count in wanted.items() if count})
     if not made.wanted:
         return made
-    drafts = _drafts(recipe, pool, {kind: _DRAFTS[kind] * count for kind, count in made.wanted.items()}, {})
+    drafts = workshop.drafts({kind: _DRAFTS[kind] * count for kind, count in made.wanted.items()}, {})
     longest: Kind | None = "mixed" if "mixed" in made.wanted else None
     one_way, made.report = await build_coldstart(drafts, search, encoder, recipe.settings("parallel", longest))
     drafts = _questions_of(one_way, drafts)
@@ -353,15 +356,13 @@ async def _made(
     return made
 
 
-async def _made_wide(recipe: ColdStartRecipe, pool: Pool, search: Search, encoder: Policy) -> _Taught:
+async def _made_wide(recipe: ColdStartRecipe, workshop: _Workshop, search: Search, encoder: Policy) -> _Taught:
     """Questions of several parts, as many of each kind and width as wanted; the validation ones go into the pool."""
     made = _Taught(wanted={kind: sum(counts.values()) for kind, counts in recipe.wide.items() if sum(counts.values())})
     if not made.wanted:
         return made
     extra = recipe.num_wide_for_validation
-    drafts = _drafts(
-        recipe,
-        pool,
+    drafts = workshop.drafts(
         {},
         {
             kind: {width: _DRAFTS[kind] * (count + extra) for width, count in counts.items() if count}
@@ -376,7 +377,7 @@ async def _made_wide(recipe: ColdStartRecipe, pool: Pool, search: Search, encode
         for width, count in counts.items():
             fit = [q for q in drafts if q.kind == kind and _width(q) == width and q.id in both]
             made.questions += fit[:count]
-            pool.validation += fit[count : count + extra]
+            workshop.pool.validation += fit[count : count + extra]
     chosen = {question.id for question in made.questions}
     made.parallel = [one for one in one_way if one.id in chosen]
     made.sequential = [one for one in other_way if one.id in chosen]
@@ -388,27 +389,51 @@ def _width(question: Question) -> int:
     return sum(part.round == 1 for part in question.parts or ())
 
 
-def _drafts(
-    recipe: ColdStartRecipe, pool: Pool, counts: Mapping[Kind, int], wide: Mapping[Kind, Mapping[int, int]]
-) -> list[Question]:
-    """Questions made from the passages of the index, without any page that is kept back for evaluation."""
-    rules, passages = load_rules(recipe.rules), _passages(recipe.search.address)
-    kept_back = rules.kept_back(passages)
-    drafts = rules.make(
-        passages,
-        counts,
-        seed=recipe.seed,
-        forbidden={normalise(question.question) for question in pool.validation} | held_out_texts(),
-        needed=held_out_titles().union(*(question.supporting_titles or () for question in pool.validation)),
-        kept_back=kept_back,
-        wide=wide,
-    )
-    refuse_kept_back(drafts, kept_back)
-    known = held_out()
-    leaked = {leak.question.id for leak in find_leaks(drafts, known)}  # the same two pages as a dev question's
-    drafts = [question for question in drafts if question.id not in leaked]
-    check_pool(Pool(drafts, pool.validation), known)
-    return drafts
+class _Workshop:
+    """What questions are made from, read once for all that a run makes: the passages of the index, the pages that are kept
+    back for evaluation, and what evaluation questions say."""
+
+    def __init__(self, recipe: ColdStartRecipe, pool: Pool) -> None:
+        self.recipe, self.pool = recipe, pool
+        self.rules = load_rules(recipe.rules)
+
+    @cached_property
+    def passages(self) -> list[Passage]:
+        return list(_passages(self.recipe.search.address))
+
+    @cached_property
+    def kept_back(self) -> frozenset[str]:
+        return frozenset(self.rules.kept_back(self.passages))
+
+    @cached_property
+    def known(self) -> dict[str, str]:
+        return held_out()
+
+    @cached_property
+    def texts(self) -> set[str]:
+        return held_out_texts()
+
+    @cached_property
+    def titles(self) -> set[str]:
+        return held_out_titles()
+
+    def drafts(self, counts: Mapping[Kind, int], wide: Mapping[Kind, Mapping[int, int]]) -> list[Question]:
+        """Questions made from the passages of the index, without any page that is kept back for evaluation."""
+        validation = self.pool.validation
+        drafts = self.rules.make(
+            self.passages,
+            counts,
+            seed=self.recipe.seed,
+            forbidden={normalise(question.question) for question in validation} | self.texts,
+            needed=self.titles.union(*(question.supporting_titles or () for question in validation)),
+            kept_back=self.kept_back,
+            wide=wide,
+        )
+        refuse_kept_back(drafts, self.kept_back)
+        leaked = {leak.question.id for leak in find_leaks(drafts, self.known)}  # the same two pages as a dev question's
+        drafts = [question for question in drafts if question.id not in leaked]
+        check_pool(Pool(drafts, validation), self.known)
+        return drafts
 
 
 def refuse_kept_back(questions: Sequence[Question], kept_back: Collection[str]) -> None:
@@ -475,14 +500,27 @@ async def _teach_enough(
         for start in range(0, len(todo), 1000):
             if len(made) >= wanted:
                 break
-            batch, part = await build_coldstart(
-                todo[start : start + 1000], search, encoder, recipe.settings("parallel")
-            )
+            settings = recipe.settings("parallel", kind)
+            batch, part = await build_coldstart(todo[start : start + 1000], search, encoder, settings)
             made += batch
             report.add(part)
             tell(f"{kind}: {len(made)} of {wanted} after {start + 1000} questions")
         kept += made[:wanted]
     return kept, report
+
+
+async def _twins(
+    questions: Sequence[Question], search: Search, encoder: Policy, recipe: ColdStartRecipe
+) -> tuple[list[Trajectory], ColdStartReport]:
+    """The sequential twins of what was taught at once, each kind within its own limit of tokens."""
+    twins: list[Trajectory] = []
+    report = ColdStartReport()
+    for kind in recipe.num_trajectories:
+        same = [question for question in questions if question.kind == kind]
+        made, part = await build_coldstart(same, search, encoder, recipe.settings("sequential", kind))
+        twins += made
+        report.add(part)
+    return twins, report
 
 
 def _questions_of(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from parallelsearch.answers import normalise
 from parallelsearch.coldstart.lesson import ColdStartSettings, Drop, Lesson, Seen, as_query
 from parallelsearch.errors import UsageError
 from parallelsearch.grammar import render_turn
@@ -52,7 +53,13 @@ class WrittenLesson(Lesson):
             queries = self.rounds[number]
             plan = self.wording.plan_round(self.rng, queries, number, len(self.rounds))
             return render_turn(f"{lead}{plan}", queries)
-        return render_turn(f"{lead}{self.wording.conclusion(self.rng, self.answer)}", answer=self.answer)
+        answer = self.answer_in(lead)
+        return render_turn(f"{lead}{self.wording.conclusion(self.rng, answer)}", answer=answer)
+
+    def answer_in(self, text: str) -> str:
+        """Of the golden answers the one that was just quoted: "United Kingdom", not "G B"."""
+        said = f" {normalise(text)} "
+        return next((one for one in self.question.golden_answers if f" {normalise(one)} " in said), self.answer)
 
     def findings(self, round_number: int, shown: Sequence[Seen]) -> str:
         parts = []

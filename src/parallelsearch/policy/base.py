@@ -100,6 +100,9 @@ class Policy(ABC):
         that look their turns up."""
         return Segment("prompt", text)
 
+    def expect(self, prompts: Sequence[str]) -> None:  # noqa: B027 - only an engine that gains by it
+        """Prompts as they will come, but for the question: what they begin with alike may be read ahead."""
+
     def insert(self, text: str, author: Author) -> Segment:
         """A segment the environment puts in. Engines with a tokenizer encode it here, once, by itself, without
         recognising special tokens in it."""

@@ -22,13 +22,16 @@ from parallelsearch.errors import PolicyError, UsageError, nearest, require
 from parallelsearch.policy import models
 from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
 from parallelsearch.policy.encoding import EnginePolicy, Template
-from parallelsearch.policy.engine.llama import ByteStops, LlamaEngine
+from parallelsearch.policy.engine.kept import KeptStates
+from parallelsearch.policy.engine.llama import ByteStops, LlamaEngine, num_common
 from parallelsearch.policy.gguf_lora import DIALECT_KEY, Base, as_gguf
 from parallelsearch.policy.llama_cpp import EXTRA, Model, library, num_cores
 from parallelsearch.trajectory import Segment
 
 SUFFIX = ".gguf"
 DEFAULT_MAX_CONTEXT = 4096
+MIN_AHEAD = 32
+"""A shorter beginning is not worth a file."""
 _FORM = "gguf:FILE+ADAPTER"
 _LAST_SPACE = re.compile(r"(?<=\s)(?=\s\d)")
 
@@ -197,6 +200,15 @@ class GgufPolicy(EnginePolicy):
 
     # ---- the protocol ------------------------------------------------------------------------------------------------
 
+    def expect(self, prompts: Sequence[str]) -> None:
+        if self._model.is_recurrent or self._model.window:
+            return  # what they keep cannot be cut back to a common beginning
+        first, *others = (self.prompt(text, "").token_ids or [] for text in prompts)
+        length = min((num_common(first, other) for other in others), default=0)
+        if length >= MIN_AHEAD:
+            mark = " ".join(str(value) for key, value in self._marks().items() if key != "model")
+            self.engine.read_ahead(first[:length], KeptStates(models.cache_dir(), mark))
+
     async def generate(
         self,
         segments: Sequence[Segment],
@@ -213,12 +225,16 @@ class GgufPolicy(EnginePolicy):
         return await self.run_engine(segments, stop, max_tokens, sampling, session, on_text)
 
     def describe(self) -> dict[str, Any]:
+        return {"kind": self.name} | self._marks() | self.engine.describe()
+
+    def _marks(self) -> dict[str, Any]:
+        """What tells these weights, on this release of llama.cpp, from others."""
         adapter = self._spec.adapter
-        record = {"kind": self.name, "model": self.label, "weights": models.quick_file_hash(self._spec.file)}
+        record = {"model": self.label, "weights": models.quick_file_hash(self._spec.file)}
         if adapter is not None:
             mark = models.quick_file_hash(adapter) if adapter.is_file() else models.quick_hash(adapter)
             record |= {"adapter": adapter.name, "adapter_weights": mark}
-        return record | {"llama_cpp": library().version} | self.engine.describe()
+        return record | {"llama_cpp": library().version}
 
     async def aclose(self) -> None:
         await asyncio.to_thread(self._close)

@@ -79,3 +79,16 @@ def test_a_mention_is_the_questions_own_spelling() -> None:
 )
 def test_ones_own_questions_get_a_kind_by_their_words(question: str, kind: Kind) -> None:
     assert questions.guess_kind(question) == kind
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("Who was born on 22 September 1877, Ada Brenn or Carl Dorn?", "born"),
+        ("Who was born in 1795, Ada Brenn or Carl Dorn?", "born"),
+        ("Who was ordained deacon in 1873, Ada Brenn or Carl Dorn?", "ordained deacon"),
+    ],
+)
+def test_a_query_asks_for_more_than_a_number(question: str, words: str) -> None:
+    ask = questions.aspect_of(question)
+    assert questions.relation_words(question, ("Ada Brenn", "Carl Dorn"), ask, 2) == words

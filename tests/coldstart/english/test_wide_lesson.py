@@ -68,7 +68,7 @@ FORMS = [
     (
         Wide("which_of", "nation", "Norwegian", tuple(map(nation, NATION))),
         "Is that Norwegian? No.",
-        "So Ada Brenn and Nils Berg.",
+        "Yes for Ada Brenn and Nils Berg.",
     ),
     (
         Wide("all_of", "nation", "Norwegian", tuple(map(nation, NATION))),
@@ -170,6 +170,62 @@ async def test_parts_after_a_first_step_take_two_rounds(search, encoder):
     assert [len(turn.queries) for turn in twin.rounds] == [1, 1, 1, 1]
     with pytest.raises(Drop, match="too_few_rounds"):
         plan_wide(question, wide, settings_rng(), at_once=True, max_rounds=1)
+
+
+async def test_the_twin_does_not_name_who_it_has_yet_to_find(search, encoder):
+    def of(fact: str, value: str) -> Step:
+        return Step("Ira Moss", "Ira Moss", fact, value, value, None, 2, "Blue Gate")
+
+    made = Step("Blue Gate", "Blue Gate", "director", "Ira Moss", "Ira Moss")
+    wide = Wide("facts_of_one", None, None, (made, of("born", "1950"), of("nation", "Canadian")))
+    question = asked(wide, "Give the year of birth and the nationality of the director of the film Blue Gate.")
+    twin = await played(question, search, encoder, "sequential")
+    first, second, *_ = thoughts_of(twin)
+    assert "Ira Moss" not in first
+    assert "the year of birth and the nationality" in first
+    assert "Ira Moss" in second
+
+
+async def test_a_count_is_not_taken_where_a_part_is_missing(search, encoder):
+    lost = Step("Zed Quill", "Zed Quill", "nation", "Danish", "Danish", False)
+    for form in ("how_many_of", "which_of"):
+        question = asked(Wide(form, "nation", "Norwegian", (nation("Ada Brenn"), nation("Carl Dorn"), lost)))
+        _, report = await build_coldstart([question], search, encoder, settings())
+        assert report.reasons["w1"] == "page_not_found"
+
+
+@pytest.mark.parametrize(
+    ("text", "fact", "words", "line"),
+    [
+        ("(born 26 September 1994) is an Austrian luger. He won.", "nation", "Austrian", "is an Austrian luger."),
+        ("( 1932- 1987) was an Austrian director and screenwriter.", "nation", "Austrian", "was an Austrian director"),
+        ("is an Austrian luger. His nationality, he says, is Austrian.", "nation", "Austrian", "is an Austrian luger."),
+        ("is a band that was formed in 1994 in the town of Linz.", "formed", "1994", "that was formed in 1994."),
+    ],
+)
+def test_a_line_quotes_what_matters_and_ends_with_it(text, fact, words, line):
+    wide = Wide("each", fact, None, (Step("Lor Kol", "Lor Kol", fact, words, words),))
+    lesson = plan_wide(asked(wide), wide, settings_rng(), at_once=True, max_rounds=4)
+    lesson.turn(0, [])
+    read = (grammar.parse_turn(lesson.turn(1, [Seen(1, "Lor Kol", f"Lor Kol {text}")])).thought or "").splitlines()[1]
+    assert line in read
+    assert "(" not in read
+    assert not read.split(" That is")[0].rstrip(".").endswith((" in", " and", " the"))
+
+
+def test_what_is_asked_for_names_the_fact():
+    old = Wide("how_many_of", "born", "before 1905", tuple(born(name, int(BORN[name][-4:]) < 1905) for name in BORN))
+    actors = Wide("none_of", "is_a", "actor", tuple(Step(n, n, "is_a", "painter", "painter", False) for n in BORN))
+    shown = [Seen(number, name, PAGES[name]) for number, name in enumerate(BORN, start=1)]
+    for wide, words in (
+        (old, "Asked for: how many, born before 1905."),
+        (FIRST, "Asked for: the earliest (year of birth)."),
+        (FORMS[6][0], "Asked for: each of them (year of birth)."),
+        (actors, "Is that an actor? No."),
+    ):
+        lesson = plan_wide(asked(wide), wide, settings_rng(), at_once=True, max_rounds=4)
+        lesson.turn(0, [])
+        assert words in lesson.turn(1, shown)
 
 
 def settings_rng() -> random.Random:

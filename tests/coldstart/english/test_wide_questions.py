@@ -9,7 +9,7 @@ import pytest
 
 from parallelsearch.answers import exact_match
 from parallelsearch.coldstart.english.from_pages import evaluation, wordings
-from parallelsearch.coldstart.english.from_pages.told import Things, may_be, read_things
+from parallelsearch.coldstart.english.from_pages.told import Things, may_be, read_things, sure_enough
 from parallelsearch.coldstart.english.from_pages.wide import make_wide, make_wide_mixed, widths_of
 from parallelsearch.coldstart.english.wide import wide_of
 from parallelsearch.coldstart.rules import load_rules
@@ -200,6 +200,50 @@ def test_every_form_has_many_wordings() -> None:
     assert all(len(set(form)) >= 6 for form in forms)
 
 
+def test_questions_to_train_on_have_more_wordings_than_those_to_measure_with(things: Things) -> None:
+    kinds = {"most_of", "fewest_of"}
+    made = make_wide(things, {2: 60, 5: 60}, seed=1, min_of_a_kind=8, ways=wordings.TRAINED)
+    of_two = [q.question.lower() for q in made if q.type in kinds and len(q.parts) == 2]
+    assert of_two
+    assert not any(word in text for text in of_two for word in ("largest", "smallest", "the most", "the fewest"))
+    texts = [question.question.lower() for question in made]
+    assert any(" vs " in text for text in texts)
+    assert not any("these ones" in text for text in texts), "a genus has a plural"
+    assert wordings.said_of("country", "Netherlands", with_article=True).one == "is in the Netherlands"
+    assert wordings.said_of("country", "Netherlands").one == "is in Netherlands", "the evaluation sets stay as they are"
+
+
+def test_what_happened_to_someone_is_no_person() -> None:
+    text = "Simon Dale (17 June 1919 – 11 September 1987) was an English architect. He was killed at home."
+    found = read_things([*PASSAGES, Passage("m", "Murder of Simon Dale", text)])
+    assert "Murder of Simon Dale" in {thing.title for thing in found.all}
+    assert {thing.title for thing in sure_enough(found).all} == {thing.title for thing in found.all} - {
+        "Murder of Simon Dale"
+    }
+
+
+def test_a_nationality_is_the_persons_own() -> None:
+    texts = {
+        "Ola Nord": "Ola Nord (born 1 May 1990) is a Croatian footballer. He lives there.",
+        "Ana Vuk": "Ana Vuk (born 2 May 1991) is a Montenegrin footballer who plays for Croatian club Sloga.",
+        "Eve Lang": "Eve Lang (born 3 May 1970) is a painter of English landscapes.",
+    }
+    found = read_things([*PASSAGES, *(Passage(title, title, text) for title, text in texts.items())])
+    assert all("nation" in thing.told for thing in found.all if thing.title in texts), "as the evaluation sets have it"
+    told = {thing.title: set(thing.told) for thing in sure_enough(found).all}
+    assert "nation" in told["Ola Nord"]
+    assert "born" in told["Ana Vuk"]
+    assert not any("nation" in told[name] for name in ("Ana Vuk", "Eve Lang"))
+
+
+def test_a_list_of_things_is_none_of_them() -> None:
+    text = "Zembla is a village in the hills of Norway. It has a population of 812."
+    world = [*PASSAGES, Passage("z", "List of companies of Zembla", text)]
+    made = load_rules("english").make(world, {"single": 400, "parallel": 400}, wide={"parallel": {2: 60}})
+    assert made
+    assert not any("List of" in title for question in made for title in question.supporting_titles)
+
+
 def test_people_write_in_many_ways(parallel: list[Question]) -> None:
     texts = [question.question for question in parallel]
     assert 5 <= sum(text == text.lower() for text in texts) <= 50
@@ -243,6 +287,17 @@ async def test_written_steps_are_asked_at_once_and_their_pages_quoted(search, en
     assert (len(one.queries), len(two.queries), end.answer) == (1, 1, "yes")
     question.supporting_titles = ["Ada Brenn", "Somewhere"]
     assert await painters.reason(question, search, encoder) == "page_not_found"
+
+
+async def test_written_steps_are_not_taught_where_the_pages_do_not_tell(search, encoder) -> None:
+    steps = ["How fast does Ada Brenn run?", "How fast does Carl Dorn run?"]
+    question = Question(
+        "Could Carl Dorn outrun Ada Brenn?", ["no"], "i2", "strategyqa", kind="parallel",
+        supporting_titles=["Ada Brenn", "Carl Dorn"], metadata={"decomposition": [*steps, "Is #2 more than #1?"]},
+    )  # fmt: skip
+    assert await painters.reason(question, search, encoder) == "page_not_found", "the names alone say nothing"
+    question.metadata = {"decomposition": ["In which year was the painter Ada Brenn born?", "Is #1 before 1920?"]}
+    assert await painters.reason(question, search, encoder) == "one_step"
 
 
 # ---- pages kept back for evaluation ----------------------------------------------------------------------------------

@@ -198,19 +198,22 @@ def topic_words(question: str, names: Sequence[str], max_words: int = 4) -> list
     return words[:max_words]
 
 
+_MONTHS = words_of("January February March April May June July August September October November December")
+
+
 def relation_words(question: str, names: Sequence[str], ask: Ask, max_words: int = 4) -> str:
     """What to add to a name so that the query asks for the thing compared."""
     fixed = _RELATION.get(ask.aspect)
-    words = [
-        word
-        for word in topic_words(question, names, max_words)
-        if word.lower() not in ("born", "nationality", "country")
-    ]
+    topic = topic_words(question, names, max_words)
+    if any(word.isdigit() for word in topic):  # "born on 23 November 1896": a query with the 23 asks for nothing
+        topic = [word for word in topic_words(question, names, 99) if not word.isdigit() and word not in _MONTHS]
+        topic = topic[:max_words]
+    words = [word for word in topic if word.lower() not in ("born", "nationality", "country")]
     if ask.aspect in ("birth", "death", "age"):
         return " ".join([*words[:2], fixed or ""]).strip()
     if fixed is not None:
         return " ".join([*words[:2], fixed])
-    return " ".join(words)
+    return " ".join(words or topic)
 
 
 def starting_point(question: str) -> str | None:

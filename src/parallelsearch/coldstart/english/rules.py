@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from parallelsearch.coldstart.english import thoughts
 from parallelsearch.coldstart.english.evidence import best_clause
-from parallelsearch.coldstart.english.from_pages import unseen
+from parallelsearch.coldstart.english.from_pages import unseen, wordings
 from parallelsearch.coldstart.english.from_pages.comparisons import make_comparisons
 from parallelsearch.coldstart.english.from_pages.facts_and_chains import (
     links_of_works,
@@ -19,8 +19,8 @@ from parallelsearch.coldstart.english.from_pages.facts_and_chains import (
     make_facts,
     read_links,
 )
-from parallelsearch.coldstart.english.from_pages.pages import read_pages
-from parallelsearch.coldstart.english.from_pages.told import read_things
+from parallelsearch.coldstart.english.from_pages.pages import is_thing, read_pages
+from parallelsearch.coldstart.english.from_pages.told import read_things, sure_enough
 from parallelsearch.coldstart.english.from_pages.two_rounds import make_two_rounds
 from parallelsearch.coldstart.english.from_pages.wide import make_wide, make_wide_mixed
 from parallelsearch.coldstart.english.from_pages.works import read_works
@@ -124,15 +124,16 @@ class EnglishRules:
         made: list[Question] = []
         unused = {*needed, *kept_back}
         if num_facts or num_chains or num_comparisons:
-            pages = read_pages(passages, forbidden, unused)
+            pages = {title: page for title, page in read_pages(passages, forbidden, unused).items() if is_thing(title)}
             links = [*links_of_works(read_works(passages, forbidden), pages), *read_links(passages, pages)]
             made += make_facts(pages, num_facts, seed=seed, forbidden=forbidden)
             made += make_chains(pages, links, num_chains, seed=seed, forbidden=forbidden)
             made += make_comparisons(pages, num_comparisons, seed=seed, forbidden=forbidden)
         if any(wide.values()):
-            things = read_things(passages, forbidden, unused)
-            made += make_wide(things, wide.get("parallel", {}), seed=seed, forbidden=forbidden)
-            made += make_wide_mixed(things, wide.get("mixed", {}), seed=seed, forbidden=forbidden)
+            things = sure_enough(read_things(passages, forbidden, unused))
+            ways = wordings.TRAINED
+            made += make_wide(things, wide.get("parallel", {}), seed=seed, forbidden=forbidden, ways=ways)
+            made += make_wide_mixed(things, wide.get("mixed", {}), seed=seed, forbidden=forbidden, ways=ways)
         if num_mixed:
             made += make_two_rounds(passages, num_mixed, seed=seed, forbidden=forbidden, kept_back=kept_back)
         return made

@@ -203,10 +203,11 @@ _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 def plan_wide(rng: random.Random, names: Sequence[str], topic: str) -> str:
     names_listed, number = listed(names), _NUMBERS[len(names)] if len(names) < len(_NUMBERS) else str(len(names))
+    others, every = ("Neither needs the other", "both") if len(names) == 2 else ("None needs another", f"all {number}")
     return rng.choice(
         (
-            f"I need {topic} of {names_listed}. None needs another, so I ask for all {number} at once.",
-            f"There are {number} parts: {names_listed}. For each I look up {topic}, all in one search.",
+            f"I need {topic} of {names_listed}. {others}, so I ask for {every} at once.",
+            f"There are {number} parts: {names_listed}. For each I look up {topic}, {every} in one search.",
             f"{number.capitalize()} lookups that do not depend on each other: {topic} of {names_listed}.",
             f"{names_listed}: I search for {topic} of each, one query for each, together.",
             f"To answer this I need {topic} {number} times, for {names_listed}. One round is enough.",
@@ -237,6 +238,17 @@ def plan_facts_of_one(rng: random.Random, topics: Sequence[str], name: str) -> s
     )
 
 
+def plan_facts_one_by_one_of(rng: random.Random, topics: Sequence[str], name: str) -> str:
+    wanted = listed(topics)
+    return rng.choice(
+        (
+            f"I need {wanted} of {name}. I start with {topics[0]}.",
+            f"{name}: {wanted}, one after the other. First {topics[0]}.",
+            f"Several facts of one thing, {name}: {wanted}. I begin with {topics[0]}.",
+        )
+    )
+
+
 def plan_several(rng: random.Random, wanted: Sequence[tuple[str, str]]) -> str:
     things = listed([f"the {noun} of {name}" for noun, name in wanted])
     return rng.choice(
@@ -250,12 +262,27 @@ def plan_several(rng: random.Random, wanted: Sequence[tuple[str, str]]) -> str:
 
 def plan_steps(rng: random.Random, topics: Sequence[str], names: Sequence[str], later: Sequence[str]) -> str:
     now, then, of = listed(topics), listed(later), listed(names)
+    at_once = ", at once" if len(names) > 1 else ""
     return rng.choice(
         (
-            f"Two steps. First {now} of {of}, at once; then {then} of whoever that is.",
+            f"Two steps. First {now} of {of}{at_once}; then {then} of whoever that is.",
             f"I do not know yet who is meant. I look up {now} of {of} first, and {then} after that.",
             f"Before {then} I need {now} of {of}. That is the first round.",
             f"Round one: {now} of {of}. Round two: {then}.",
+        )
+    )
+
+
+def plan_steps_one_by_one(rng: random.Random, topic: str, names: Sequence[str], later: Sequence[str]) -> str:
+    then, of = listed(later), listed(names)
+    each = f"of {of}, one after the other" if len(names) > 1 else f"of {of}"
+    begin = f" {names[0]} comes first." if len(names) > 1 else ""
+    return rng.choice(
+        (
+            f"Two steps. First {topic} {each}; then {then} of whoever that is.{begin}",
+            f"I do not know yet who is meant. I look up {topic} {each}, and {then} after that.{begin}",
+            f"Before {then} I need {topic} {each}.{begin}",
+            f"First {topic} {each}. Then {then}.{begin}",
         )
     )
 
@@ -267,7 +294,7 @@ def plan_now(rng: random.Random, topics: Sequence[str], names: Sequence[str]) ->
     return rng.choice(
         (
             f"Now {wanted} of {of}, all at once.",
-            f"That gives {of}. Next I look up {wanted}, again together.",
+            f"That gives {of}. Next I look up {wanted}, together.",
             f"With {of} known, round two: {wanted}.",
         )
     )

@@ -196,9 +196,7 @@ class Engine(ABC):
             request.arrived_s = time.monotonic()
             self._waiting.append(request)
             self._num_open += 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=f"parallelsearch-{self.name}", daemon=True)
-                self._thread.start()
+            self._begin()
             self._wake.notify_all()
         try:
             return await request.future
@@ -229,6 +227,12 @@ class Engine(ABC):
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+
+    def _begin(self) -> None:
+        """Start the thread if it does not run yet. Called with the lock held."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=f"parallelsearch-{self.name}", daemon=True)
+            self._thread.start()
 
     def describe(self) -> dict[str, Any]:
         return {"engine": self.name, "deterministic": self.deterministic, "max_context": self.max_context}

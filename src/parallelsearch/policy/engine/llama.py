@@ -3,7 +3,8 @@
 A turn feeds only what its sequence does not hold yet. A newcomer takes a free sequence, and the beginning that it shares with
 another one is copied, so that the prompt's fixed part is read once. The cache grows, to twice the sequences each time, when
 more rollouts are alive than it has; nothing is read again for that. Rollouts that own a sequence go before newcomers; one
-that waits for its search loses it only when nothing else can run.
+that waits for its search loses it only when nothing else can run. `read_ahead` has the fixed part read before there is a
+question, or taken from the disk.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from parallelsearch.errors import ParallelSearchError, PolicyError
 from parallelsearch.policy.base import Finish
 from parallelsearch.policy.engine.base import Engine, Request
 from parallelsearch.policy.engine.draw_numpy import draw
+from parallelsearch.policy.engine.kept import KeptStates
 from parallelsearch.policy.engine.stops import byte_automaton
 from parallelsearch.policy.llama_cpp import Context, Model
 
@@ -126,6 +128,15 @@ class LlamaEngine(Engine):
         self._context = Context(model, 1, max_context, num_threads)
         self._slots = [_Slot(0)]
         self._clock = 0
+        self._ahead: tuple[list[int], KeptStates] | None = None
+
+    def read_ahead(self, ids: list[int], kept: KeptStates) -> None:
+        """Tokens that the prompts to come begin with: they are read at once, in the engine's own thread, while the caller
+        goes on; or taken from what another process kept of them. Only before the first turn."""
+        with self._wake:
+            if self._thread is None and not self._is_closing and len(ids) < self.max_context:
+                self._ahead = ids, kept
+                self._begin()
 
     def describe(self) -> dict[str, Any]:
         return super().describe() | {"num_threads": self.threads.most, "max_slots": self.max_slots}
@@ -137,6 +148,9 @@ class LlamaEngine(Engine):
     # ---- the thread --------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        if self._ahead is not None:
+            with self._at_work():
+                self._read(*self._ahead)
         while self._next():
             with self._at_work():
                 while self._running() and not self._is_closing:
@@ -151,6 +165,23 @@ class LlamaEngine(Engine):
                 if slot.request is not None:
                     slot.request.fail(PolicyError("the local engine was closed"))
             self._fail_waiting()
+
+    def _read(self, ids: list[int], kept: KeptStates) -> None:
+        slot = self._slots[0]
+        try:
+            state = kept.load(ids)
+            if state is None or not self._context.restore(slot.number, state):
+                self._context.clear()
+                for start in range(0, len(ids), _CHUNK):
+                    if self._is_closing:
+                        return
+                    self._context.feed([(slot.number, start, ids[start : start + _CHUNK], False)])
+                kept.save(ids, bytes(self._context.saved(slot.number)))
+                self.stats["prefilled"] += len(ids)
+            slot.held = ids[:]
+        except PolicyError as error:  # then the first prompt is read whole, and says what is wrong
+            logger.debug("the beginning of the prompts was not read ahead: %s", error)
+            self._drop_caches()
 
     def _next(self) -> bool:
         """Wait until there is something to run; False when closing."""
@@ -202,13 +233,13 @@ class LlamaEngine(Engine):
         if not free and not self._running():
             free = [min(self._slots, key=lambda slot: slot.used_at)]
         # The one whose beginning fits best; of those that fit alike, the one that was not used for longest.
-        return max(free, key=lambda slot: (_num_common(slot.held, request.ids), -slot.used_at), default=None)
+        return max(free, key=lambda slot: (num_common(slot.held, request.ids), -slot.used_at), default=None)
 
     def _seat(self, request: Request, slot: _Slot) -> None:
         keep = self._reusable(slot, request.ids)
         if not self.model.window and not self.model.is_recurrent:
-            best = max(self._slots, key=lambda other: _num_common(other.held, request.ids))
-            shared = min(_num_common(best.held, request.ids), len(request.ids) - 1)
+            best = max(self._slots, key=lambda other: num_common(other.held, request.ids))
+            shared = min(num_common(best.held, request.ids), len(request.ids) - 1)
             if best is not slot and shared >= keep + _MIN_SHARED:
                 self._context.copy(best.number, slot.number)
                 slot.held, keep = best.held[:], shared
@@ -224,7 +255,7 @@ class LlamaEngine(Engine):
 
     def _reusable(self, slot: _Slot, ids: list[int]) -> int:
         """How many tokens at the beginning need not be fed again. The last one always is: its logits are wanted."""
-        keep = min(_num_common(slot.held, ids), len(ids) - 1)
+        keep = min(num_common(slot.held, ids), len(ids) - 1)
         if self.model.is_recurrent and keep < len(slot.held):
             return 0  # a state that has read on cannot go back
         if self.model.window and self._context.first_position(slot.number) > max(0, keep - self.model.window):
@@ -307,7 +338,7 @@ class LlamaEngine(Engine):
             request.resolve(finish)
 
 
-def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
+def num_common(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens both begin with."""
     for number, (left, right) in enumerate(zip(one, other, strict=False)):
         if left != right:

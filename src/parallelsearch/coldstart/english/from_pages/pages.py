@@ -75,6 +75,16 @@ class Page:
     """No forbidden question names it, so a question may. Otherwise it can only be what a chain leads to."""
 
 
+_ABOUT_PAGES = re.compile(r"(?:Lists?|Index|Outline|Timeline|Glossary|History|Geography|Economy|Politics) of\b")
+"""A page of this name begins with what it is about, and is no such thing: "Indonesia is a unitary sovereign state"."""
+
+
+def is_thing(title: str) -> bool:
+    """Whether a page may be taken for what its first sentence says. The evaluation sets, which stay as they are, do not
+    ask."""
+    return _ABOUT_PAGES.match(title) is None
+
+
 # ---- pages -----------------------------------------------------------------------------------------------------------
 
 _PARTICIPLE = re.compile(r"\w+ed|\w+en|born|built|made|held|set|found|known|sold|shot|led|lost|spent|first|originally")

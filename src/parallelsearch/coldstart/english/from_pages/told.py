@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from parallelsearch.answers import normalise
 from parallelsearch.coldstart.english.evidence import country, dates_in, sentences
-from parallelsearch.coldstart.english.from_pages.pages import BRACKETS, Fact, Page, read_pages
+from parallelsearch.coldstart.english.from_pages.pages import BRACKETS, Fact, Page, is_thing, read_pages
 from parallelsearch.coldstart.english.from_pages.works import Person, Work, read_person, read_works
 from parallelsearch.coldstart.english.questions import base_title
 from parallelsearch.coldstart.lesson import Seen
@@ -91,6 +91,36 @@ def read_things(
     wanted = {thing.maker.name for thing in found if thing.maker is not None}
     makers = {thing.name: thing for thing in found if thing.name in wanted and thing.title == thing.name}
     return Things(tuple(found), makers)
+
+
+_ABOUT_A_PERSON = re.compile(r"(?:Murder|Death|Killing|Assassination|Execution|Disappearance|Shooting|Trial|Life) of\b")
+
+
+def sure_enough(things: Things) -> Things:
+    """What questions to train on are made from: no pages on what happened to someone, which begin as that one's biography,
+    no lists, and nobody's nationality but what the page says the person is. All these stand in the evaluation sets, which
+    stay as they are."""
+    kept: list[Thing] = []
+    for thing in things.all:
+        if not is_thing(thing.title) or _ABOUT_A_PERSON.match(thing.title):
+            continue
+        nation = thing.told.get("nation")
+        if nation is not None and not _is_said_to_be(thing.text, nation[0]):
+            thing = replace(thing, told={fact: told for fact, told in thing.told.items() if fact != "nation"})
+        if thing.told:
+            kept.append(thing)
+    by_title = {thing.title: thing for thing in kept}
+    makers = {name: by_title[maker.title] for name, maker in things.makers.items() if maker.title in by_title}
+    return Things(tuple(kept), makers)
+
+
+def _is_said_to_be(text: str, nation: str) -> bool:
+    """ "is a former Croatian skier", but not "is a Montenegrin footballer who plays for Croatian club X"."""
+    found = re.search(rf"\b(?:is|was) (?:a|an|the) (?P<before>(?:[\w'’-]+,? ){{0,3}}?){nation}\b", text)
+    return found is not None and not set(found["before"].split()) & _LEADS_ELSEWHERE
+
+
+_LEADS_ELSEWHERE = words_of("for of in at from by with who that which")
 
 
 _CALLED = re.compile(r"[^\W\d_][\w.'’&-]*(?: [\w.'’&-]+){0,4}")

@@ -81,19 +81,31 @@ _NO_KIND = frozenset({"film", "performed", "started", "used", "known"})
 
 
 def make_wide(
-    things: Things, counts: Mapping[int, int], *, seed: int = 0, forbidden: Collection[str] = (), min_of_a_kind: int = 9
+    things: Things,
+    counts: Mapping[int, int],
+    *,
+    seed: int = 0,
+    forbidden: Collection[str] = (),
+    min_of_a_kind: int = 9,
+    ways: wordings.Ways = wordings.EVALUATED,
 ) -> list[Question]:
     """Parallel questions, so many of each number of parts. A corpus may give fewer."""
-    maker = _Maker(things, seed, forbidden, min_of_a_kind)
+    maker = _Maker(things, seed, forbidden, min_of_a_kind, ways)
     return [question for width, count in counts.items() for question in maker.make(width, count, _IN_TURN)]
 
 
 def make_wide_mixed(
-    things: Things, counts: Mapping[int, int], *, seed: int = 0, forbidden: Collection[str] = (), min_of_a_kind: int = 9
+    things: Things,
+    counts: Mapping[int, int],
+    *,
+    seed: int = 0,
+    forbidden: Collection[str] = (),
+    min_of_a_kind: int = 9,
+    ways: wordings.Ways = wordings.EVALUATED,
 ) -> list[Question]:
     """Mixed questions, so many of each number of works (2 to 4: twice as many parts), and of those with one work, whose
     maker is asked for several facts."""
-    maker = _Maker(things, seed, forbidden, min_of_a_kind)
+    maker = _Maker(things, seed, forbidden, min_of_a_kind, ways)
     return [
         question
         for width, count in counts.items()
@@ -113,8 +125,11 @@ class _Draft:
 class _Maker:
     """Draws things, balances answers, and words questions."""
 
-    def __init__(self, things: Things, seed: int, forbidden: Collection[str], min_of_a_kind: int) -> None:
+    def __init__(
+        self, things: Things, seed: int, forbidden: Collection[str], min_of_a_kind: int, ways: wordings.Ways
+    ) -> None:
         self.rng = random.Random(f"wide/{seed}")
+        self.ways = ways
         self.makers = things.makers
         self.min_of_a_kind = min_of_a_kind
         self.seen = set(forbidden)
@@ -399,8 +414,9 @@ class _Maker:
         heads = {thing.head for thing in draft.things}
         is_person = draft.things[0].is_person
         head = heads.pop() if len(heads) == 1 and wide.fact != "is_a" else ""
-        thing_word = head if plural(head) and not is_person else "one"
-        things_word = plural(head) if head and plural(head) else "people" if is_person else "ones"
+        several = self.ways.plurals.get(head) or (plural(head) if head else "")
+        thing_word = head if several and not is_person else "one"
+        things_word = several or ("people" if is_person else "ones")
         which = "who" if is_person else f"which {head}" if head else "which"
         words = {"things": things_word, "thing": thing_word, "which": which, "Which": which.capitalize()}
         words["noun"] = FACTS[wide.fact].noun
@@ -408,12 +424,12 @@ class _Maker:
         said: wordings.Said | None
         ways: tuple[str, ...]
         if wide.form in ("first_of", "last_of"):
-            ways = wordings.FIRST if wide.form == "first_of" else wordings.LAST
+            ways = self.ways.first if wide.form == "first_of" else self.ways.last
             if wide.fact == "born" and rng.random() < 0.25:
                 ways = wordings.OLDEST if wide.form == "first_of" else wordings.YOUNGEST
             return wordings.fill(rng.choice(ways), names, rng, wordings.event(wide.fact), **words)
         if wide.form in ("most_of", "fewest_of"):
-            ways = wordings.MOST if wide.form == "most_of" else wordings.FEWEST
+            ways = self.ways.most if wide.form == "most_of" else self.ways.fewest
             return wordings.fill(rng.choice(ways), names, rng, None, **words, **wordings.more_of(wide.fact))
         if wide.form == "each":
             said = wordings.event(wide.fact) if FACTS[wide.fact].is_year else None
@@ -425,7 +441,7 @@ class _Maker:
             "none_of": wordings.NEITHER if is_pair else wordings.NONE,
         }
         assert wide.target is not None
-        said = wordings.said_of(wide.fact, wide.target, plural(wide.target))
+        said = wordings.said_of(wide.fact, wide.target, plural(wide.target), with_article=self.ways.with_article)
         return wordings.fill(rng.choice(by_form[wide.form]), names, rng, said, **words)
 
     def _mixed_text(self, draft: _Draft) -> str:

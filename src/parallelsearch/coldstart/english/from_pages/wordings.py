@@ -44,13 +44,17 @@ _EVENTS = {
 }
 
 
+_WITH_ARTICLE = frozenset({"United States", "Netherlands", "Philippines", "Czech Republic", "Dominican Republic"})
+
+
 def event(fact: str) -> Said:
     """What a fact with a year says: "was born"."""
     return _EVENTS[fact]
 
 
-def said_of(fact: str, target: str, plural_target: str = "") -> Said:
-    """What is said of a thing that fits the target: "is Norwegian", "was born before 1920", "is a painter"."""
+def said_of(fact: str, target: str, plural_target: str = "", *, with_article: bool = False) -> Said:
+    """What is said of a thing that fits the target: "is Norwegian", "was born before 1920", "is a painter"; `with_article`
+    also "is in the Netherlands"."""
     if fact in _EVENTS:
         verb = _EVENTS[fact]
         several, one, rest = (f"{words} {target}" for words in (verb.several, verb.one, verb.rest))
@@ -58,7 +62,8 @@ def said_of(fact: str, target: str, plural_target: str = "") -> Said:
     if fact == "nation":
         return Said(f"are {target}", f"is {target}", "Are", "Is", target, target)
     if fact == "country":
-        return Said(f"are in {target}", f"is in {target}", "Are", "Is", f"in {target}", f"in {target}")
+        where = f"in the {target}" if with_article and target in _WITH_ARTICLE else f"in {target}"
+        return Said(f"are {where}", f"is {where}", "Are", "Is", where, where)
     if fact == "family":
         words = f"to the family {target}"
         return Said(f"belong {words}", f"belongs {words}", "Do", "Does", f"belong {words}", f"belong {words}")
@@ -275,6 +280,49 @@ CRAFT_EACH = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """The wordings that differ between the evaluation sets, whose every letter is fixed, and the questions to train on."""
+
+    first: tuple[str, ...]
+    last: tuple[str, ...]
+    most: tuple[str, ...]
+    fewest: tuple[str, ...]
+    plurals: Mapping[str, str]
+    """Of heads that have no regular one."""
+    with_article: bool
+    """ "in the Netherlands"."""
+
+
+EVALUATED = Ways(FIRST, LAST, MOST, FEWEST, {}, with_article=False)
+TRAINED = Ways(
+    (*FIRST, "{versus}: {which} {one} first?", "{versus}, {which} {one} {earliest}?"),
+    (*LAST, "{versus}: {which} {one} last?", "{versus}, {which} {one} {latest}?"),
+    (
+        "Which has {most} {counted}: {some_or}?",
+        "Which of {some_and} has the {larger} {amount}?",
+        "Of {some_and}, which one has {most} {counted}?",
+        "Which {thing} has {most} {counted}, {some_or}?",
+        "{some_or}: which of these {things} has the {larger} {amount}?",
+        "{versus}: which has {most} {counted}?",
+        "Compare the {amount} of {some_and}. Which is the {larger}?",
+        "Compare {some_and}. Which one has more {counted} than {the_others}?",
+    ),
+    (
+        "Which has {fewest} {counted}: {some_or}?",
+        "Which of {some_and} has the {smaller} {amount}?",
+        "Of {some_and}, which one has {fewest} {counted}?",
+        "Which {thing} has {fewest} {counted}, {some_or}?",
+        "{some_or}: which of these {things} has the {smaller} {amount}?",
+        "{versus}: which has {fewest} {counted}?",
+        "Compare the {amount} of {some_and}. Which is the {smaller}?",
+        "Compare {some_and}. Which one has fewer {counted} than {the_others}?",
+    ),
+    {"genus": "genera", "species": "species"},
+    with_article=True,
+)
+
+
 def each_wordings(fact: str) -> tuple[str, ...]:
     """Ways to ask a fact of each of several things."""
     if fact in _EVENTS:
@@ -293,7 +341,8 @@ def _replaced(text: str, words: Mapping[str, str]) -> str:
 def more_of(fact: str) -> dict[str, str]:
     """The words for a number of something."""
     counted, largest, smallest = _MORE[fact]
-    return {"counted": counted, "largest": largest, "smallest": smallest}
+    amount = largest.removeprefix("the largest ")
+    return {"counted": counted, "amount": amount, "largest": largest, "smallest": smallest}
 
 
 def listed(names: Sequence[str], word: str, rng: random.Random | None = None) -> str:
@@ -316,6 +365,11 @@ def fill(wording: str, names: Sequence[str], rng: random.Random, said: Said | No
         "latest": "later" if is_pair else "the latest",
         "oldest": "older" if is_pair else "oldest",
         "youngest": "younger" if is_pair else "youngest",
+        "most": "more" if is_pair else "the most",
+        "fewest": "fewer" if is_pair else "the fewest",
+        "larger": "larger" if is_pair else "largest",
+        "smaller": "smaller" if is_pair else "smallest",
+        "versus": " vs ".join(names),
         "count": _COUNTS.get(len(names), str(len(names))),
         **words,
     }

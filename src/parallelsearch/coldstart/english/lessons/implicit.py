@@ -2,8 +2,9 @@
 
 "Would a dog respond to a bell before a grey seal?" does not say its parts; the written steps do. The lesson asks all of them
 at once, quotes for each the words of a supporting page that come nearest, and says the golden yes or no. A rule cannot check
-that verdict, so a question is only taught if each step has a supporting page of its own among the results. Steps that need
-an earlier answer are not taught: the answer is not written down.
+that verdict, so a question is only taught if each step has a supporting page of its own among the results, and the words
+quoted say more of the step than the page's name. Steps that need an earlier answer are not taught: the answer is not written
+down. Nor is a question of one step: its verdict follows from what nobody looked up.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from parallelsearch.answers import normalise
 from parallelsearch.coldstart.english import thoughts
-from parallelsearch.coldstart.english.evidence import clause_about
+from parallelsearch.coldstart.english.evidence import clause_about, overlap
 from parallelsearch.coldstart.english.questions import content_words
 from parallelsearch.coldstart.lesson import Drop, Lesson, Seen, as_query
 from parallelsearch.data.long_answers import looked_up
@@ -40,10 +41,10 @@ class ImplicitLesson(Lesson):
         return render_turn(f"{lines} {thoughts.gives(self.rng, self.answer)}", answer=self.answer)
 
     def _plan(self, number: int) -> str:
-        if len(self.queries) == 1:
-            return thoughts.plan_single(self.rng)
         if self.at_once:
-            return f"{_COUNTS[len(self.queries)]} facts decide this. Neither needs the other, so I ask for all at once."
+            is_pair = len(self.queries) == 2
+            others, every = ("Neither needs the other", "both") if is_pair else ("None needs another", "all")
+            return f"{_COUNTS[len(self.queries)]} facts decide this. {others}, so I ask for {every} at once."
         if number == 0:
             return f"{_COUNTS[len(self.queries)]} facts decide this. I look them up one after the other."
         return "Now the next one."
@@ -56,7 +57,10 @@ class ImplicitLesson(Lesson):
         for query in self.queries:
             words = content_words(query)
             found = [
-                (page, told) for page in free if (told := clause_about(page, words, self.max_quote_words)) is not None
+                (page, told)
+                for page in free
+                if (told := clause_about(page, words, self.max_quote_words)) is not None
+                and overlap(told[0].words, [word for word in words if word not in content_words(page.title)])
             ]
             best = max(found, key=lambda pair: pair[1][1], default=None)
             if best is None or best[1][1] < MIN_SHARED_WORDS:
@@ -66,7 +70,7 @@ class ImplicitLesson(Lesson):
         return lines
 
 
-_COUNTS = {1: "One", 2: "Two", 3: "Three", 4: "Four", 5: "Five"}
+_COUNTS = {2: "Two", 3: "Three", 4: "Four", 5: "Five"}
 
 
 def plan_implicit(
@@ -77,5 +81,5 @@ def plan_implicit(
     if any("#" in step for step in asked):
         raise Drop("step_needs_answer")
     if len(asked) not in _COUNTS:
-        raise Drop("too_many_steps")
+        raise Drop("one_step" if len(asked) < 2 else "too_many_steps")
     return ImplicitLesson(question, rng, max_quote_words, tuple(map(as_query, asked)), at_once)

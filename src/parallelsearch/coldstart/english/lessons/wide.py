@@ -16,11 +16,12 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from parallelsearch.answers import normalise
 from parallelsearch.coldstart.english import thoughts
-from parallelsearch.coldstart.english.evidence import Quote, clause_with
+from parallelsearch.coldstart.english.evidence import Quote, clause_with, find_phrase, sentences
+from parallelsearch.coldstart.english.from_pages.pages import BRACKETS
 from parallelsearch.coldstart.english.wide import FACTS, Form, Step, Wide, answer_of, number_of
 from parallelsearch.coldstart.lesson import Drop, Lesson, Seen, as_query
 from parallelsearch.grammar import query_key, render_turn
@@ -46,6 +47,10 @@ _ASKED: dict[Form, str] = {
 }
 _HALF_BRACKET = re.compile(r"^[^()]*\)\s*(?=(?:is|was|are|were)\b)")
 """What is left of a bracket where a quote begins inside it: "1962) was an American director"."""
+_LEFT_OVER = re.compile(
+    r"[,;:]?\s+(?:a|an|the|and|or|of|in|by|at|on|for|from|to|with|as|who|whose|which|that|his|her|its|is|was|are|were)[,;:]?$"
+)
+"""A word at the end of a quote that leads on to what was cut off."""
 _VERBS = {"director": "directed", "author": "wrote", "performer": "recorded", "founder": "founded"}
 
 
@@ -169,21 +174,42 @@ class WideLesson(Lesson):
         step = self.wide.steps[place]
         topic = f"the {FACTS[step.fact].noun}"
         if not self.asked:
-            return thoughts.plan_wide_one_by_one(self.rng, _names(self.wide.steps), topic, step.name)
+            return self._plan_alone(topic)
         last = [one for one in self.asked[-1] or () if self._quote(one, shown) is not None]
         said = f"{self._lines(last, shown)}\n" if last else ""
         return f"{said}{thoughts.next_of(self.rng, step.name, topic)}"
+
+    def _plan_alone(self, topic: str) -> str:
+        """What the twin says first. Of a later round it knows what is asked for, and not yet of whom."""
+        steps = [step for step in self.wide.steps if step.round == 1]
+        names = _names(steps)
+        if len(self._levels) > 1:
+            later = [step for step in self.wide.steps if step.round == 2]
+            return thoughts.plan_steps_one_by_one(self.rng, topic, names, _topics(later))
+        if len(names) == 1:
+            return thoughts.plan_facts_one_by_one_of(self.rng, _topics(steps), names[0])
+        return thoughts.plan_wide_one_by_one(self.rng, names, topic, names[0])
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def _quote(self, step: Step, shown: Sequence[Seen]) -> Quote | None:
         """Where the step's own page, as far as it was shown, says what is asked."""
+        about = [FACTS[step.fact].query]
         for page in shown:
             if page.title == step.title:
-                found = clause_with(page, step.words, [FACTS[step.fact].query], self.max_quote_words)
-                if found is not None:
-                    return _trimmed(step, found[0])
+                for text in self._texts(step, page):
+                    found = clause_with(replace(page, text=text), step.words, about, self.max_quote_words)
+                    words = _as_shown(found[0].words, page.text) if found is not None else ""
+                    if find_phrase(words, step.words):
+                        return _trimmed(step, Quote(words, page.number))
         return None
+
+    def _texts(self, step: Step, page: Seen) -> list[str]:
+        """Where to look, the best first. Without brackets: "(born 26 September 1994) is an Austrian" has no room left for the
+        luger. What someone is stands in the first sentence; further on a nationality may be a club's."""
+        plain = BRACKETS.sub("", page.text)
+        first = sentences(plain)[:1] if step.fact in ("nation", "is_a") else []
+        return [*first, plain, page.text]
 
     def _lines(self, steps: Sequence[Step], shown: Sequence[Seen]) -> str:
         lines = []
@@ -204,10 +230,12 @@ class WideLesson(Lesson):
         return [(step, self._quote(step, shown)) for step in self.wide.steps if step.round == self._levels[-1]]
 
     def _is_decided(self, shown: Sequence[Seen]) -> bool:
-        """All or none of them: one that does not fit is enough."""
+        return self._is_against([step for step, quote in self._found(shown) if quote is not None])
+
+    def _is_against(self, known: Sequence[Step]) -> bool:
+        """All or none of them: one that does not fit is enough. A count or a list of those that fit needs every one."""
         wanted = {"all_of": True, "none_of": False}.get(self.wide.form)
-        found = self._found(shown)
-        return wanted is not None and any(quote is not None and step.holds is not wanted for step, quote in found)
+        return wanted is not None and any(step.holds is not wanted for step in known)
 
     # ---- the verdict -------------------------------------------------------------------------------------------------
 
@@ -232,8 +260,7 @@ class WideLesson(Lesson):
         """Some were not found. A verdict on the others is kept only where it is the golden one."""
         if self.wide.form in ("each", "facts_of_one", "several_questions"):
             raise Drop("page_not_found")
-        is_forced = self._is_tight or any(step.holds is (self.wide.form == "none_of") for step in known)
-        if not is_forced or (self.wide.form in ("first_of", "last_of", "most_of", "fewest_of") and not self._is_tight):
+        if not (self._is_tight or self._is_against(known)):
             raise Drop("page_not_found")
         others = tuple(step for step in self.wide.steps if step not in missing)
         if not others or answer_of(Wide(self.wide.form, self.wide.fact, self.wide.target, others)) != answer_of(
@@ -245,8 +272,20 @@ class WideLesson(Lesson):
         wide = self.wide
         if wide.form in _CHOICES:
             return thoughts.asked_for(f"{_CHOICES[wide.form][1]} ({FACTS[wide.steps[-1].fact].noun})")
-        target = f", {wide.target}" if wide.target else ""
-        return thoughts.asked_for(f"{_ASKED[wide.form]}{target}")
+        said = _ASKED[wide.form]
+        if wide.target is not None and wide.fact is not None:
+            event = f"{FACTS[wide.fact].query} " if FACTS[wide.fact].is_year else ""
+            said += f", {event}{self._target()}"
+        elif wide.fact is not None:
+            said += f" ({FACTS[wide.fact].noun})"
+        return thoughts.asked_for(said)
+
+    def _target(self) -> str:
+        """What is asked of each: "Norwegian", "before 1920", "an actor"."""
+        target = self.wide.target or ""
+        if self.wide.fact != "is_a":
+            return target
+        return f"{'an' if target[:1] in 'aeiou' else 'a'} {target}"
 
     def _remark(self, step: Step, so_far: Sequence[Step]) -> str:
         wide = self.wide
@@ -255,7 +294,7 @@ class WideLesson(Lesson):
             return f" {_CHOICES[wide.form][0].capitalize()} so far: {best.value}, {best.name}."
         if step.holds is None:
             return ""
-        said = f" Is that {wide.target}? {'Yes' if step.holds else 'No'}."
+        said = f" Is that {self._target()}? {'Yes' if step.holds else 'No'}."
         if wide.form == "how_many_of":
             said += f" That makes {sum(one.holds is True for one in so_far)}."
         return said
@@ -269,7 +308,7 @@ class WideLesson(Lesson):
         if wide.form == "which_of":
             fitting = [step for step in known if step.holds]
             if fitting[0].of is None:
-                return f"That is said of {thoughts.listed([step.name for step in fitting])}. So {answer}."
+                return f"Yes for {thoughts.listed([step.name for step in fitting])}."
             return f"{' '.join(self._made_by(step) + '.' for step in fitting)} So {answer}."
         if wide.form == "how_many_of":
             return f"So {answer}."
@@ -289,13 +328,24 @@ class WideLesson(Lesson):
         return f"{step.name} {_VERBS[role]} {step.of}"
 
 
+def _as_shown(words: str, text: str) -> str:
+    """The end of the words that stands in the text as it is: what was before a bracket is left away."""
+    rest = words.split(" ")
+    while rest and " ".join(rest) not in text:
+        rest = rest[1:]
+    return " ".join(rest)
+
+
 def _trimmed(step: Step, quote: Quote) -> Quote:
     """Of a date of birth or death the date alone, after what was asked for: around it stand brackets and the other date.
     Other words do not begin in the middle of brackets, nor with the name that stands before them."""
     if step.fact in ("born", "died"):
         return Quote(f"{step.fact} {step.words}", quote.number)
-    words = _HALF_BRACKET.sub("", quote.words)
-    return Quote(words.removeprefix(step.name).lstrip(" ,") or quote.words, quote.number)
+    words = _HALF_BRACKET.sub("", quote.words).removeprefix(step.name).lstrip(" ,")
+    whole = words
+    while _LEFT_OVER.search(words):
+        words = _LEFT_OVER.sub("", words)
+    return Quote(words if find_phrase(words, step.words) else whole or quote.words, quote.number)
 
 
 def _best(form: Form, steps: Sequence[Step]) -> Step:
