@@ -51,6 +51,8 @@ _LONG = frozenset({"too_long", "turn_too_long"})
 _DRAFTS: dict[Kind, int] = {"single": 2, "sequential": 3, "parallel": 2, "mixed": 2}
 """So many questions are made for each one wanted: for many a page is not found by the words of its question, or does not
 fit."""
+_VERY_WIDE = 7
+"""Of so many parts and more, every other question does not fit."""
 
 
 class ColdStartRecipe(Settings):
@@ -365,7 +367,7 @@ async def _made_wide(recipe: ColdStartRecipe, workshop: _Workshop, search: Searc
     drafts = workshop.drafts(
         {},
         {
-            kind: {width: _DRAFTS[kind] * (count + extra) for width, count in counts.items() if count}
+            kind: {width: _num_drafts(kind, width) * (count + extra) for width, count in counts.items() if count}
             for kind, counts in recipe.wide.items()
         },
     )
@@ -376,12 +378,17 @@ async def _made_wide(recipe: ColdStartRecipe, workshop: _Workshop, search: Searc
     for kind, counts in recipe.wide.items():
         for width, count in counts.items():
             fit = [q for q in drafts if q.kind == kind and _width(q) == width and q.id in both]
-            made.questions += fit[:count]
-            workshop.pool.validation += fit[count : count + extra]
+            workshop.pool.validation += fit[:extra] if count else []  # first: every width must be validated
+            made.questions += fit[extra : extra + count]
     chosen = {question.id for question in made.questions}
     made.parallel = [one for one in one_way if one.id in chosen]
     made.sequential = [one for one in other_way if one.id in chosen]
     return made
+
+
+def _num_drafts(kind: Kind, width: int) -> int:
+    """So many questions of several parts are made for each one wanted: the widest are too long for the twin more often."""
+    return _DRAFTS[kind] + (width >= _VERY_WIDE)
 
 
 def _width(question: Question) -> int:

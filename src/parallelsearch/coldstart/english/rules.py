@@ -39,6 +39,9 @@ from parallelsearch.retrieval.base import Passage
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Kind, Question
 
+MAX_USES_OF_A_WORK = 10
+"""In so many mixed questions of several parts a work is: works whose makers have a biography are few, and the widest
+questions come last."""
 _NO_WIDE: Mapping[Kind, Mapping[int, int]] = MappingProxyType({})
 
 
@@ -133,7 +136,9 @@ class EnglishRules:
             things = sure_enough(read_things(passages, forbidden, unused))
             ways = wordings.TRAINED
             made += make_wide(things, wide.get("parallel", {}), seed=seed, forbidden=forbidden, ways=ways)
-            made += make_wide_mixed(things, wide.get("mixed", {}), seed=seed, forbidden=forbidden, ways=ways)
+            made += make_wide_mixed(
+                things, wide.get("mixed", {}), seed=seed, forbidden=forbidden, ways=ways, max_uses=MAX_USES_OF_A_WORK
+            )
         if num_mixed:
             made += make_two_rounds(passages, num_mixed, seed=seed, forbidden=forbidden, kept_back=kept_back)
         return made

@@ -36,10 +36,10 @@ MADE_CHAIN = "made-chain"
 MADE_FACT = "made-fact"
 """The `dataset` of the questions made here."""
 MAX_QUESTION_WORDS = 42
-MAX_FACTS_PER_PAGE = 4
+MAX_FACTS_PER_PAGE = 8
 """In this many questions a page is the one that answers, at most."""
 PREFERS_NAMES = 0.75
-FACTS_PER_LINK = 2
+FACTS_PER_LINK = 4
 MAX_SAME_ANSWER = 20
 """A place that everything is in would be guessed without reading."""
 

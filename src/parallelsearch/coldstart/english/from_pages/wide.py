@@ -37,7 +37,7 @@ MAX_LISTED = 4
 MAX_EACH = 5
 """So many things at most are asked for a fact of each: the answer lists one value a thing."""
 MAX_USES = 4
-"""A thing is in this many questions at most."""
+"""A thing is in this many questions at most, unless more are asked for."""
 DRAWS = 200
 """Draws for each question wanted, at most: many sets of things do not fit the form."""
 _ROLES = {"film": "director", "album": "performer", "song": "performer", "novel": "author", "book": "author"}
@@ -88,9 +88,10 @@ def make_wide(
     forbidden: Collection[str] = (),
     min_of_a_kind: int = 9,
     ways: wordings.Ways = wordings.EVALUATED,
+    max_uses: int = MAX_USES,
 ) -> list[Question]:
     """Parallel questions, so many of each number of parts. A corpus may give fewer."""
-    maker = _Maker(things, seed, forbidden, min_of_a_kind, ways)
+    maker = _Maker(things, seed, forbidden, min_of_a_kind, ways, max_uses)
     return [question for width, count in counts.items() for question in maker.make(width, count, _IN_TURN)]
 
 
@@ -102,10 +103,11 @@ def make_wide_mixed(
     forbidden: Collection[str] = (),
     min_of_a_kind: int = 9,
     ways: wordings.Ways = wordings.EVALUATED,
+    max_uses: int = MAX_USES,
 ) -> list[Question]:
     """Mixed questions, so many of each number of works (2 to 4: twice as many parts), and of those with one work, whose
     maker is asked for several facts."""
-    maker = _Maker(things, seed, forbidden, min_of_a_kind, ways)
+    maker = _Maker(things, seed, forbidden, min_of_a_kind, ways, max_uses)
     return [
         question
         for width, count in counts.items()
@@ -126,10 +128,16 @@ class _Maker:
     """Draws things, balances answers, and words questions."""
 
     def __init__(
-        self, things: Things, seed: int, forbidden: Collection[str], min_of_a_kind: int, ways: wordings.Ways
+        self,
+        things: Things,
+        seed: int,
+        forbidden: Collection[str],
+        min_of_a_kind: int,
+        ways: wordings.Ways,
+        max_uses: int,
     ) -> None:
         self.rng = random.Random(f"wide/{seed}")
-        self.ways = ways
+        self.ways, self.max_uses = ways, max_uses
         self.makers = things.makers
         self.min_of_a_kind = min_of_a_kind
         self.seen = set(forbidden)
@@ -216,7 +224,7 @@ class _Maker:
         return self.makers[work.maker.name]
 
     def _sample(self, group: Sequence[Thing], count: int, is_mixed: bool) -> list[Thing] | None:
-        free = [thing for thing in group if self.uses[thing.title] < MAX_USES]
+        free = [thing for thing in group if self.uses[thing.title] < self.max_uses]
         if len(free) < count:
             return None
         drawn = self.rng.sample(free, count)
@@ -266,7 +274,7 @@ class _Maker:
             return None
         target = self.rng.choice(targets)
         fits = [thing for thing in group if _value(thing, fact, makers)[0] == target]
-        free = [thing for thing in fits if self.uses[thing.title] < MAX_USES]
+        free = [thing for thing in fits if self.uses[thing.title] < self.max_uses]
         if len(free) < count:
             return None
         chosen = self.rng.sample(free, count)
@@ -286,7 +294,7 @@ class _Maker:
         by_value: dict[str, list[Thing]] = defaultdict(list)
         for thing in group:
             value = _value(thing, fact, makers)[0]
-            if value != target and self.uses[thing.title] < MAX_USES:
+            if value != target and self.uses[thing.title] < self.max_uses:
                 by_value[value].append(thing)
         values = sorted(by_value)
         chosen: list[Thing] = []
@@ -338,7 +346,7 @@ class _Maker:
     def _facts_of_one(self, width: int) -> _Draft | None:
         thing = self.rng.choice(self.of_one) if self.of_one else None
         facts = _facts_of(thing) if thing is not None else []
-        if thing is None or len(facts) < width or self.uses[thing.title] >= MAX_USES:
+        if thing is None or len(facts) < width or self.uses[thing.title] >= self.max_uses:
             return None
         chosen = self.rng.sample(facts, width)
         return _Draft(Wide("facts_of_one", None, None, tuple(_step(thing, fact) for fact in chosen)), (thing,) * width)
@@ -347,7 +355,7 @@ class _Maker:
         """One work, and two facts of the one who made it: a round for one thing, then one that fans out."""
         works = [work for kind in sorted(self.works) for work in self.works[kind]]
         work = self.rng.choice(works) if works else None
-        if work is None or self.uses[work.title] >= MAX_USES:
+        if work is None or self.uses[work.title] >= self.max_uses:
             return None
         maker = self._maker_of(work)
         facts = [fact for fact in _facts_of(maker) if fact in _PEOPLE]
@@ -365,7 +373,7 @@ class _Maker:
             group = self.groups[fact]
             drawn.append((self.rng.choice(group[self.rng.choice(sorted(group))]), fact))
         things = [thing for thing, _ in drawn]
-        if not one_name(things) or any(self.uses[thing.title] >= MAX_USES for thing in things):
+        if not one_name(things) or any(self.uses[thing.title] >= self.max_uses for thing in things):
             return None
         steps = tuple(_step(thing, fact) for thing, fact in drawn)
         return _Draft(Wide("several_questions", None, None, steps), tuple(things))
