@@ -213,6 +213,16 @@ def test_a_line_quotes_what_matters_and_ends_with_it(text, fact, words, line):
     assert not read.split(" That is")[0].rstrip(".").endswith((" in", " and", " the"))
 
 
+def test_a_nationality_is_not_read_off_another_part_of_the_page():
+    wide = Wide("each", "nation", None, (nation("Ada Brenn"), nation("Carl Dorn")))
+    lesson = plan_wide(asked(wide), wide, settings_rng(), at_once=True, max_rounds=4)
+    lesson.turn(0, [])
+    later = Seen(1, "Ada Brenn", "Brenn was inducted into the Norwegian Hall of Fame. She was proud.")
+    again = grammar.parse_turn(lesson.turn(1, [later, Seen(2, "Carl Dorn", PAGES["Carl Dorn"])]))
+    assert len(again.queries) == 1
+    assert "Ada Brenn" in again.queries[0]
+
+
 def test_what_is_asked_for_names_the_fact():
     old = Wide("how_many_of", "born", "before 1905", tuple(born(name, int(BORN[name][-4:]) < 1905) for name in BORN))
     actors = Wide("none_of", "is_a", "actor", tuple(Step(n, n, "is_a", "painter", "painter", False) for n in BORN))
@@ -313,6 +323,7 @@ def test_a_run_makes_wide_questions_and_teaches_them_both_ways(tmp_path, monkeyp
             "num_trajectories": {"single": 1},
             "num_wide": {3: 2, 5: 2},
             "num_wide_mixed": {2: 1},
+            "num_wide_for_validation": 1,
             "sequential_max_turns": 6,
             "max_mixed_tokens": 16000,
             "out": str(tmp_path / "out"),
@@ -330,6 +341,8 @@ def test_a_run_makes_wide_questions_and_teaches_them_both_ways(tmp_path, monkeyp
     assert all(found.is_whole for one in made.values() if (found := covered(one)) is not None)
     assert all(len(turn.queries) == 1 for one in twins.values() for turn in one.rounds)
     assert all(len(one.rounds) >= len(one.parts or ()) for one in twins.values())
+    validation = read_questions(tmp_path / "out" / "validation.jsonl")
+    assert sorted(len(question.parts or ()) for question in validation) == [3, 4, 5], "every width"
     for_rl = {question.id: question for question in read_questions(tmp_path / "out" / "rl_made.jsonl")}
     assert made.keys() <= for_rl.keys()
     assert all(for_rl[one.id].parts == one.parts for one in made.values())

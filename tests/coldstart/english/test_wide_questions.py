@@ -176,6 +176,15 @@ def test_answers_are_balanced(parallel: list[Question], mixed: list[Question]) -
     assert abs(2 * agree - len(pairs)) <= 2, "the years of the films must be worth a coin"
 
 
+def test_works_come_again_where_they_are_few(things: Things) -> None:
+    few = make_wide_mixed(things, {1: 200, 2: 200, 3: 30}, seed=1, min_of_a_kind=3)
+    more = make_wide_mixed(things, {1: 200, 2: 200, 3: 30}, seed=1, min_of_a_kind=3, max_uses=40)
+    of_three = [sum(len(question.parts) == 6 for question in made) for made in (few, more)]
+    assert of_three[0] < of_three[1] == 30
+    uses = Counter(title for question in few for title in question.supporting_titles if title.endswith("gate"))
+    assert max(uses.values()) <= 4
+
+
 def test_the_seed_alone_decides(things: Things, parallel: list[Question]) -> None:
     again = make_wide(things, {2: 24}, seed=1, min_of_a_kind=8)
     assert [q.question for q in again] == [q.question for q in parallel[:24]]

@@ -51,6 +51,8 @@ _LEFT_OVER = re.compile(
     r"[,;:]?\s+(?:a|an|the|and|or|of|in|by|at|on|for|from|to|with|as|who|whose|which|that|his|her|its|is|was|are|were)[,;:]?$"
 )
 """A word at the end of a quote that leads on to what was cut off."""
+_IS_A = re.compile(r"\b(?:is|was) (?:a|an|the)\b")
+"""How a page says of what nation someone is: "inducted into the Italian Football Hall of Fame" is no nationality."""
 _VERBS = {"director": "directed", "author": "wrote", "performer": "recorded", "founder": "founded"}
 
 
@@ -200,7 +202,7 @@ class WideLesson(Lesson):
                 for text in self._texts(step, page):
                     found = clause_with(replace(page, text=text), step.words, about, self.max_quote_words)
                     words = _as_shown(found[0].words, page.text) if found is not None else ""
-                    if find_phrase(words, step.words):
+                    if find_phrase(words, step.words) and (step.fact != "nation" or _IS_A.search(words)):
                         return _trimmed(step, Quote(words, page.number))
         return None
 
