@@ -39,16 +39,47 @@ MAX_GROWTH = 1.1
 """Memory in the last quarter of a soak against the first one, warming up not counted."""
 
 
+class Beats:
+    """How late an event loop is, and how much of that is its own: a beat every few ms, each with the processor time of the
+    loop's thread since the one before. That time is what one turn of the loop did, garbage collection included; the rest
+    of the wait is that of a thread which other programs kept from a core."""
+
+    interval_s = 0.005
+
+    def __init__(self) -> None:
+        self.late_ms: list[float] = []
+        self.held_ms: list[float] = []
+        self._last: tuple[float, float] | None = None
+
+    def beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = time.perf_counter(), time.thread_time()
+        if self._last is not None:
+            self.late_ms.append((now[0] - self._last[0] - self.interval_s) * 1000)
+            self.held_ms.append((now[1] - self._last[1]) * 1000)
+        self._last = now
+        loop.call_later(self.interval_s, self.beat, loop)
+
+    def summary(self) -> dict[str, float]:
+        return {
+            f"loop {what} {name} ms": at_share(values, share)
+            for what, values in (("late", self.late_ms), ("held", self.held_ms))
+            for name, share in (("p99", 0.99), ("max", 1.0))
+        }
+
+
 class Waiting(Retriever):
-    """Three passages for any query, after a wait."""
+    """Three passages for any query, after a wait. Its first search starts the beats."""
 
     name = "waiting"
     max_concurrency = 1000
 
-    def __init__(self, latency_s: float) -> None:
-        self.latency_s = latency_s
+    def __init__(self, latency_s: float, beats: Beats | None = None) -> None:
+        self.latency_s, self._beats = latency_s, beats
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
+        if self._beats is not None:
+            self._beats.beat(asyncio.get_running_loop())
+            self._beats = None
         await asyncio.sleep(self.latency_s)
         text = "A passage of the usual length, about one hundred words or so. " * 9
         return [[Hit(f"{query}-{n}", query, text, score=1.0, rank=n) for n in range(1, k + 1)] for query in queries]
@@ -70,22 +101,26 @@ def script() -> dict[str, list[str]]:
     }
 
 
-def make(latency_s: float) -> tuple[ScriptedPolicy, Search]:
+def make(latency_s: float, beats: Beats | None = None) -> tuple[ScriptedPolicy, Search]:
     # Without a cache: every question searches, as it would in life.
-    return ScriptedPolicy(script(), TOKENS_PER_S), Search(Waiting(latency_s), cache_size=0)
+    return ScriptedPolicy(script(), TOKENS_PER_S), Search(Waiting(latency_s, beats), cache_size=0)
 
 
-def serve(latency_s: float) -> None:
+def serve(latency_s: float, beats_file: Path | None) -> None:
     from parallelsearch.server.agent_server import run_agent_server
     from parallelsearch.server.answering import AgentSettings
 
-    run_agent_server(*make(latency_s), AgentSettings(port=0, token=None))
+    beats = Beats() if beats_file is not None else None
+    run_agent_server(*make(latency_s, beats), AgentSettings(port=0, token=None))
+    if beats is not None and beats_file is not None:
+        beats_file.write_text(json.dumps(beats.summary()))
 
 
 @contextlib.contextmanager
-def running_server(latency_s: float) -> Iterator[tuple[str, int, Path]]:
+def running_server(latency_s: float, beats_file: Path | None = None) -> Iterator[tuple[str, int, Path]]:
     with tempfile.NamedTemporaryFile("r", suffix=".log") as log, open(log.name, "w") as stderr:
         command = [sys.executable, __file__, "--serve", "--latency-s", str(latency_s)]
+        command += ["--beats", str(beats_file)] if beats_file is not None else []
         process = subprocess.Popen(command, stderr=stderr, env={**os.environ, "JAX_PLATFORMS": "cpu"})
         try:
             while not (lines := [line for line in Path(log.name).read_text().splitlines() if '"listening"' in line]):
@@ -265,9 +300,10 @@ def main() -> None:
     parser.add_argument("--interval-s", type=float, default=10.0, help="how often the soak prints")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--beats", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.latency_s)
+        serve(options.latency_s, options.beats)
         return
     if options.soak_s:
         figures = asyncio.run(soak(options.clients or 200, options.latency_s, options.soak_s, options.interval_s))

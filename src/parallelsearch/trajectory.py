@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from parallelsearch import grammar
 from parallelsearch.answers import exact_match
 from parallelsearch.errors import DataError
-from parallelsearch.files import read_jsonl, to_json
+from parallelsearch.files import read_jsonl, to_json, write_lines
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.untrusted import whole
 
@@ -520,10 +520,5 @@ def read_trajectories(path: str | os.PathLike[str]) -> Iterator[Trajectory]:
 
 
 def write_trajectories(path: str | os.PathLike[str], trajectories: Iterable[Trajectory]) -> int:
-    """Write one object a line; returns how many."""
-    count = 0
-    with open(path, "w", encoding="utf-8") as file:
-        for trajectory in trajectories:
-            file.write(trajectory.to_json() + "\n")
-            count += 1
-    return count
+    """Write one object a line; returns how many. The file appears when it is whole."""
+    return write_lines(path, (trajectory.to_json() for trajectory in trajectories))

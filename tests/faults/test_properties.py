@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from parallelsearch import grammar
@@ -108,6 +108,8 @@ def test_an_answer_of_a_tool_is_hits(value: Any, texts: list[str]) -> None:
 
 
 @given(text)
+@example("\ud800")
+@example("&#xd800;")
 def test_a_snippet_is_one_line_of_text(snippet: str) -> None:
     plain = plain_text(snippet)
     plain.encode("utf-8")

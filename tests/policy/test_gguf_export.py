@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from parallelsearch.errors import ParallelSearchError, PolicyError, UsageError
 from parallelsearch.policy import models
 from parallelsearch.policy.gguf_export import _QWEN2_WORDS, write_gguf
 from parallelsearch.policy.models import ModelSpec
+from unwritable import files_no_larger_than
 
 TEXTS = [
     *tiny_models.LINES,
@@ -429,15 +429,13 @@ def test_targets_that_cannot_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize("max_bytes", [2_000, 200_000])
 def test_a_full_disk_leaves_nothing_behind(max_bytes: int, tmp_path: Path) -> None:
     spec = save(tmp_path / "base", model(), tokenizer())
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, before[1]))
-    try:
-        with pytest.raises(
+    with (
+        files_no_larger_than(max_bytes),
+        pytest.raises(
             ParallelSearchError, match=r"could not write .*File too large. The file needs 0.\d MB, [\d,]+ MB"
-        ):
-            write_gguf(spec, tmp_path / "out" / "out.gguf")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        ),
+    ):
+        write_gguf(spec, tmp_path / "out" / "out.gguf")
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -4,9 +4,6 @@ what to do."""
 from __future__ import annotations
 
 import copy
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +18,7 @@ from parallelsearch.policy.local import LocalPolicy
 from parallelsearch.retrieval.cache import CachedRetriever
 from parallelsearch.training import checkpoints
 from parallelsearch.training.run import train
-
-
-@contextmanager
-def files_no_larger_than(num_bytes: int) -> Iterator[None]:
-    """As on a disk that is full: what goes on beyond this is not written."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+from unwritable import files_no_larger_than
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])

@@ -38,6 +38,9 @@ _WANTED = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 """Of a model on the hub."""
 _HASH_FILE = ".parallelsearch-hash.json"
 _NOTE_FILE = "parallelsearch.json"
+_UNWRITTEN = re.compile(
+    r"PytorchStreamWriter failed|file write failed|(?i:No space left|File too large|quota exceeded)"
+)
 ADAPTER_CONFIG = "adapter_config.json"
 END_OF_TURN = "<|im_end|>"
 
@@ -328,15 +331,25 @@ def write_merged(spec: ModelSpec, out: Path | str) -> Path:
         raise UsageError(f"'{spec.name}' has no adapter to merge; name one: hf:{spec.name}+ADAPTER")
     if target.exists():
         raise UsageError(f"'{target}' is there already; choose another name or remove it")
-    target.parent.mkdir(
-        parents=True, exist_ok=True
-    )  # before the model is loaded: a folder that cannot be made is told now
-    model, tokenizer = load(spec, "cpu", stored_dtype(spec))
-    with whole_folder(target) as draft, quiet_transformers():
-        model.save_pretrained(str(draft))
-        tokenizer.save_pretrained(str(draft))
-        write_note(draft, dialect=dialect_of(spec))
+    with whole_folder(target) as draft:  # before the model is loaded: a folder that cannot be made is told now
+        model, tokenizer = load(spec, "cpu", stored_dtype(spec))
+        try:
+            with quiet_transformers():
+                model.save_pretrained(str(draft))
+                tokenizer.save_pretrained(str(draft))
+                write_note(draft, dialect=dialect_of(spec))
+        except Exception as error:
+            if not is_unwritten(error):
+                raise
+            raise UsageError(
+                f"'{target}' could not be written ({error}); make room, or choose another folder"
+            ) from error
     return target
+
+
+def is_unwritten(error: Exception) -> bool:
+    """Whether this is what torch, safetensors or the system say of a disk that takes no more: each has its own class."""
+    return _UNWRITTEN.search(str(error)) is not None
 
 
 def _merge_adapter(model: Any, spec: ModelSpec) -> Any:

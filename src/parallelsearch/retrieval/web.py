@@ -28,7 +28,7 @@ def plain_text(snippet: object) -> str:
     """A snippet without tags and entities, on one line. Anything but a string is empty."""
     if not isinstance(snippet, str):
         return ""
-    return " ".join(html_document(snippet[:_MAX_SNIPPET_CHARS])[1].split())
+    return " ".join(html_document(whole(snippet[:_MAX_SNIPPET_CHARS]))[1].split())
 
 
 class WebRetriever(Retriever):

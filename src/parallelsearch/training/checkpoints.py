@@ -22,17 +22,15 @@ from parallelsearch.errors import UsageError, require
 from parallelsearch.evaluation.manifest import differences
 from parallelsearch.files import held_folder, read_json, write_json
 from parallelsearch.http import without_login
+from parallelsearch.policy.models import is_unwritten
 from parallelsearch.training.recipe import Recipe
 
 MARK = "complete.json"
 MANIFEST = "run.json"
-_PREFIX = "checkpoint-"
+_CHECKPOINTS = "checkpoint-*"
 _DAMAGE = re.compile(
     r"PytorchStreamReader|weights_only|invalid load key|zip archive|unexpected EOF|corrupted|unexpected pos",
     re.IGNORECASE,
-)
-_UNWRITTEN = re.compile(
-    r"PytorchStreamWriter failed|file write failed|(?i:No space left|File too large|quota exceeded)"
 )
 # What may differ when a run goes on. All else would make it another run.
 _FREE = frozenset(
@@ -82,29 +80,31 @@ def marked_step(checkpoint: Path) -> int | None:
 def completed(folder: Path) -> list[tuple[int, Path]]:
     """(step, checkpoint) of all that count, oldest first."""
     found = []
-    for checkpoint in folder.glob(f"{_PREFIX}*"):
+    for checkpoint in folder.glob(_CHECKPOINTS):
         step = marked_step(checkpoint)
         if step is not None:
             found.append((step, checkpoint))
     return sorted(found)
 
 
-def remove_incomplete(folder: Path) -> None:
-    for checkpoint in folder.glob(f"{_PREFIX}*"):
+def remove_incomplete(folder: Path, names: str = _CHECKPOINTS) -> None:
+    for checkpoint in folder.glob(names):
         if not (checkpoint / MARK).is_file():
             shutil.rmtree(checkpoint)
 
 
 @contextmanager
-def explained(checkpoint: Path | None) -> Iterator[None]:
+def explained(checkpoint: Path | None, folder: Path, names: str = _CHECKPOINTS) -> Iterator[None]:
     """What torch and safetensors say of a damaged file, or of a disk that takes no more, as a message that says what to
-    do."""
+    do. What was written half to `folder` is removed, so that its room is free."""
     try:
         yield
     except Exception as error:
-        if not _UNWRITTEN.search(f"{type(error).__name__}: {error}"):
+        if not is_unwritten(error):
             with _explained_damage(checkpoint):
                 raise
+        if _is_first():
+            remove_incomplete(folder, names)
         raise UsageError(
             f"a checkpoint could not be written ({error}): is the disk full? Make room, or choose another folder with "
             "train.out=FOLDER; the same command goes on from the last checkpoint that is whole"
@@ -147,10 +147,14 @@ def check_same_run(recipe: Recipe, facts: Mapping[str, Any]) -> None:
             )
 
 
+def _is_first() -> bool:
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 @contextmanager
 def held(recipe: Recipe) -> Iterator[None]:
     """The run's folder, for this run alone: two would double every step. Of several processes the first one holds it."""
-    if int(os.environ.get("RANK", "0")) != 0:
+    if not _is_first():
         yield
         return
     with held_folder(recipe.out, "choose another folder: train.out=FOLDER"):
@@ -159,7 +163,7 @@ def held(recipe: Recipe) -> Iterator[None]:
 
 def write_manifest(recipe: Recipe, facts: Mapping[str, Any]) -> None:
     """Write down what this run is, once model and data are known to be there. Of several processes the first one writes."""
-    if int(os.environ.get("RANK", "0")) == 0:
+    if _is_first():
         recipe.out.mkdir(parents=True, exist_ok=True)
         write_json(recipe.out / MANIFEST, _record(recipe, facts))
 

@@ -207,9 +207,9 @@ class Run:
         if checkpoint is not None:
             self.say(f"going on from step {step} ({checkpoint})")
             checkpoints.accept_numbered_cpu()
-            with checkpoints.explained(checkpoint):
+            with checkpoints.explained(checkpoint, self.folder):
                 self.trainer.load_extra(checkpoint)
-        with quiet_transformers(), long_lived(), checkpoints.explained(checkpoint):
+        with quiet_transformers(), long_lived(), checkpoints.explained(checkpoint, self.folder):
             self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
         return self._result(self.trainer.step)
 

@@ -369,16 +369,17 @@ class _SftRun:
         if checkpoint is not None:
             checkpoints.accept_numbered_cpu()
             self.say(f"going on from step {step} of {self.num_steps} ({checkpoint})")
-        with quiet_transformers():
+        with quiet_transformers(), checkpoints.explained(checkpoint, self.folder):
             self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
         step = int(self.trainer.state.global_step)
         is_done = step >= self.num_steps
         if is_done:
-            self.trainer.save_model(str(final))  # the first process writes, all have to ask
-            if self.is_main:
-                self.weights.tokenizer.save_pretrained(final)
-                write_notes(final, self.weights.base, self.recipe.model.name, self.dialect)
-                checkpoints.mark_complete(final, step)
+            with checkpoints.explained(None, self.recipe.out, FINAL):
+                self.trainer.save_model(str(final))  # the first process writes, all have to ask
+                if self.is_main:
+                    self.weights.tokenizer.save_pretrained(final)
+                    write_notes(final, self.weights.base, self.recipe.model.name, self.dialect)
+                    checkpoints.mark_complete(final, step)
             self.trainer.accelerator.wait_for_everyone()
         return SftResult(self.recipe.out, step, self.num_steps, final if is_done else None, self.loss, num_rows)
 
