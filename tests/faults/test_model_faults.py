@@ -30,6 +30,7 @@ from parallelsearch.trajectory import Question, Trajectory, read_trajectories, w
 
 DEADLINE_S = 120.0
 SOON_S = 6.0  # for answers that never come, which are waited for
+STALL_S = 20.0  # a busy machine may stand still for so long
 ANSWER = grammar.render_turn("Done.", answer="Monet")
 SSE = {"Content-Type": "text/event-stream"}
 
@@ -131,7 +132,7 @@ CALLS: dict[str, Reply] = {
 
 
 def check_sound(trajectory: Trajectory, tmp_path: Path) -> None:
-    assert (trajectory.elapsed_s or 0) < DEADLINE_S
+    assert (trajectory.elapsed_s or 0) < 1.1 * (trajectory.limits or {}).get("timeout_s", DEADLINE_S) + STALL_S
     assert trajectory.stop in ("answer", "error", "max_turns", "max_tokens", "timeout")
     assert trajectory.stop != "error" or trajectory.error
     assert len(trajectory.error or "") < 1_500

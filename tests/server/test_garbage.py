@@ -90,8 +90,10 @@ async def test_a_request_leaves_no_garbage(path: str, value: Any, says: bytes) -
 
 
 def test_a_server_is_not_looked_through_again_and_again() -> None:
-    before = gc.get_threshold(), gc.get_freeze_count()
+    before = gc.get_threshold()
     with running._short_collections():
-        assert gc.get_freeze_count() > 1_000
+        assert len(gc.get_objects()) < 10_000 < gc.get_freeze_count()
         assert gc.get_threshold() == running._COLLECTOR_THRESHOLDS
-    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+    gc.freeze()  # as the tests' own start has it

@@ -16,8 +16,9 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray ends its workers when the machine's memory is nearly full, whoever filled it.
 os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
-# It gives up on its own processes, too, when they start slowly on a busy machine.
-os.environ.setdefault("RAY_worker_register_timeout_seconds", "400")
+# It runs its workers at niceness 15, where whatever else the machine does keeps them from starting, and then gives up on them.
+os.environ.setdefault("RAY_worker_niceness", "0")
+os.environ.setdefault("RAY_worker_register_timeout_seconds", "150")
 os.environ.setdefault("RAY_gcs_server_request_timeout_seconds", "400")
 os.environ.setdefault("RAY_health_check_timeout_ms", "120000")
 

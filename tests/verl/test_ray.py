@@ -46,6 +46,7 @@ def test_free_gpus_of_a_cluster_are_counted(tiny: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_500)  # every actor imports verl: minutes, where others use the processor
 @pytest.mark.usefixtures("cluster")
 def test_actors_roll_out_and_score_through_transfer_queue(tiny: Path, tokenizer: Any, tmp_path: Path) -> None:
     import transfer_queue as tq
