@@ -71,7 +71,7 @@ def limited_protocol(limits: ConnectionLimits) -> type[asyncio.Protocol]:
     base: Any = require("uvicorn.protocols.http.httptools_impl", "serve").HttpToolsProtocol
     bites, max_connections = _Bites(), limits.num_connections
 
-    class LimitedProtocol(base):  # type: ignore[misc]
+    class LimitedProtocol(base):  # type: ignore[misc]  # uvicorn's class is imported at run time
         """One connection. `_head_bytes` is None while no head is being read."""
 
         _head_bytes: int | None = None

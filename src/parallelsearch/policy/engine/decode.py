@@ -361,7 +361,7 @@ class SlotDecoder:
         codes, index = self.codes.clone(), self.window_index.clone()
         self.codes.fill_(draw.VACANT)
         self.window_index.zero_()
-        stream = torch.cuda.Stream(device=self.device)  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream(device=self.device)  # type: ignore[no-untyped-call]  # torch gives it no types
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             self._step(*key)
