@@ -8,12 +8,13 @@ WORKERS ?= 3
 VENV_VERL ?= .venv-verl
 
 
-.PHONY: demo demo-light test test-again test-verl test-verl-again test-transformers fuzz lint types check audit soak bench dist clean help
+.PHONY: demo demo-light test test-small test-again test-verl test-verl-again test-transformers fuzz lint types check audit soak bench dist clean help
 
 help:
 	@echo "make demo    ask three questions over the embedded corpus, of a trained 135M model on the CPU (llama.cpp, no torch)"
 	@echo "make demo-light   the same without a model: written turns are replayed"
 	@echo "make test    everything the tests need, then all tests"
+	@echo "make test-small   the tests of the benchmark files on small ones of our own, whatever PARALLELSEARCH_DATA says"
 	@echo "make test-again   the tests that failed, one after the other (for verl: make test-verl-again)"
 	@echo "make test-verl   the cluster plug-in against verl and Ray, in an environment of their own"
 	@echo "make fuzz    the properties of the tests on two thousand new inputs each"
@@ -59,6 +60,10 @@ $(VENV)/.llama: pyproject.toml constraints.txt | $(BIN)/python
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(if $(SELECT),-m "$(SELECT)")
+
+# As on a machine without the benchmark files.
+test-small: $(VENV)/.dev
+	env -u PARALLELSEARCH_DATA $(BIN)/python -m pytest -m shared_data $$(grep -rl 'mark.shared_data' tests --include='test_*.py')
 
 # What failed last, alone on the machine: is it the code, or the company?
 AGAIN := --last-failed --last-failed-no-failures none -n 0

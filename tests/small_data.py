@@ -55,6 +55,8 @@ def write_small_data(folder: Path) -> Path:
     for name in ("nq/test", "triviaqa/test", "popqa/test", "musique/dev", "bamboogle/test", "webquestions/test"):
         _write(folder / name, rows(BRIDGES if name.startswith(("musique", "bamboogle")) else SINGLE))
     _write(folder / "nq" / "train_subset", rows([*SINGLE, ONLY_IN_TRAIN]))
+    for name in ("hotpotqa/train_qa", "strategyqa/train", "musique/train", "webquestions/train"):
+        _write(folder / name, [{**row, "split": "train"} for row in rows([ONLY_IN_TRAIN])])
     for name in ("fanoutqa/dev", "frames/test", "strategyqa/dev"):
         _write(folder / name, rows(COMPARISONS))
     passages = demo.passages()
@@ -75,6 +77,12 @@ def write_small_data(folder: Path) -> Path:
     _write(folder / "corpus" / "questions_with_gold", gold)
     texts = [{"id": passage.id, "title": passage.title, "text": passage.text} for passage in passages]
     _write(folder / "corpus" / "multihop_passages", texts)
+    aida = {
+        "id": "b1",
+        "title": "Aida",
+        "text": "Aida is an opera in four acts by Giuseppe Verdi, first given in Cairo in 1871.",
+    }
+    _write(folder / "corpus" / "wiki_background_chunks", [aida])
     return folder
 
 
