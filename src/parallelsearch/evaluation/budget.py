@@ -36,6 +36,7 @@ PASSAGES = (3, 6, 10, 15)
 ROUNDS = (1, 2, 4)
 WHOLE = "whole question"
 LABELLED = "parts as labelled"
+DEPTH = max(PASSAGES)
 _AT_ONCE = 256
 
 
@@ -89,18 +90,18 @@ def group_of(question: Question | Trajectory) -> str:
 # ---- arms ------------------------------------------------------------------------------------------------------------
 
 
-async def whole_arm(questions: Iterable[Question | Trajectory], search: Search) -> Arm:
-    """The question as it stands, as one query."""
+async def whole_arm(questions: Iterable[Question | Trajectory], search: Search, depth: int = DEPTH) -> Arm:
+    """The question as it stands, as one query. `depth` is the largest budget that its places shall serve."""
     arm = Arm(WHOLE)
     asked = [(question, gold) for question in questions if (gold := gold_of(question)) is not None]
-    found = await _searched([question.question for question, _ in asked], search)
+    found = await _searched([question.question for question, _ in asked], search, depth)
     for question, gold in asked:
-        places = _places(gold, [Query(question.question, found[question.question].hits)])
+        places = _places(gold, [Query(question.question, found[question.question].hits)], depth)
         arm.found.append(Found(question.id, group_of(question), dict.fromkeys(ROUNDS, places)))
     return arm
 
 
-async def labelled_arm(questions: Iterable[Question | Trajectory], search: Search) -> Arm:
+async def labelled_arm(questions: Iterable[Question | Trajectory], search: Search, depth: int = DEPTH) -> Arm:
     """For each part, its name as the question has it (a later part's, that of its label), as a query in its round. Only
     questions with known parts: elsewhere nobody can say what a perfect split is."""
     arm = Arm(LABELLED)
@@ -109,10 +110,11 @@ async def labelled_arm(questions: Iterable[Question | Trajectory], search: Searc
         for question in questions
         if (gold := gold_of(question)) is not None and (known := parts_of(question)) is not None
     ]
-    found = await _searched([name for _, _, names in asked for _, name in names], search)
+    found = await _searched([name for _, _, names in asked for _, name in names], search, depth)
     for question, gold, names in asked:
         places = {
-            allowed: _places(gold, [found[name] for number, name in names if number <= allowed]) for allowed in ROUNDS
+            allowed: _places(gold, [found[name] for number, name in names if number <= allowed], depth)
+            for allowed in ROUNDS
         }
         arm.found.append(Found(question.id, group_of(question), places))
     return arm
@@ -122,13 +124,25 @@ def _name_in(text: str, part: QuestionPart) -> str:
     return next((name for name in part.names if named_in(text, [QuestionPart([name])])), part.names[0])
 
 
-async def run_arm(name: str, folder: str | os.PathLike[str], search: Search) -> Arm:
+async def run_arm(
+    name: str,
+    folder: str | os.PathLike[str],
+    search: Search,
+    depth: int = DEPTH,
+    rounds: Sequence[int] = ROUNDS,
+) -> Arm:
     """A run, by its queries, searched again."""
     texts = [query.text for one in _trajectories(folder) if gold_of(one) is not None for query in one.queries]
-    return arm_of_record(name, folder, await _searched(texts, search))
+    return arm_of_record(name, folder, await _searched(texts, search, depth), depth, rounds)
 
 
-def arm_of_record(name: str, folder: str | os.PathLike[str], again: Mapping[str, Query] | None = None) -> Arm:
+def arm_of_record(
+    name: str,
+    folder: str | os.PathLike[str],
+    again: Mapping[str, Query] | None = None,
+    depth: int = DEPTH,
+    rounds: Sequence[int] = ROUNDS,
+) -> Arm:
     """A run, by its queries, with the hits that its record has, or with those of `again`."""
     arm = Arm(name)
     again = again or {}
@@ -136,26 +150,28 @@ def arm_of_record(name: str, folder: str | os.PathLike[str], again: Mapping[str,
         gold = gold_of(trajectory)
         if gold is None:
             continue
-        rounds = [
+        asked = [
             (number, [again.get(query.text, query) for query in turn.queries])
             for number, turn in numbered_rounds(trajectory)
         ]
         places = {
-            allowed: _places(gold, [query for number, queries in rounds if number <= allowed for query in queries])
-            for allowed in ROUNDS
+            allowed: _places(
+                gold, [query for number, queries in asked if number <= allowed for query in queries], depth
+            )
+            for allowed in rounds
         }
         arm.found.append(Found(trajectory.id, group_of(trajectory), places))
     return arm
 
 
-async def _searched(texts: Iterable[str], search: Search) -> dict[str, Query]:
+async def _searched(texts: Iterable[str], search: Search, depth: int) -> dict[str, Query]:
     """Each distinct query with its hits, as many as the largest budget. One that fails found nothing, which is said."""
     distinct = list(dict.fromkeys(texts))
     result: dict[str, Query] = {}
     num_failed = 0
     for start in range(0, len(distinct), _AT_ONCE):
         batch = distinct[start : start + _AT_ONCE]
-        for text, found in zip(batch, await search.search_many(batch, k=max(PASSAGES)), strict=True):
+        for text, found in zip(batch, await search.search_many(batch, k=depth), strict=True):
             num_failed += found.error is not None
             result[text] = Query(text, found.hits)
     if num_failed:
@@ -163,8 +179,8 @@ async def _searched(texts: Iterable[str], search: Search) -> dict[str, Query]:
     return result
 
 
-def _places(gold: Gold, queries: Sequence[Query]) -> list[int | None]:
-    order = merge(queries, max(PASSAGES)) if queries else []
+def _places(gold: Gold, queries: Sequence[Query], depth: int = DEPTH) -> list[int | None]:
+    order = merge(queries, depth) if queries else []
     return [
         next((place for place, hit in enumerate(order, start=1) if Gold((one,), gold.by).recall([hit])), None)
         for one in gold.wanted
