@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from kept_rows import BALANCED, DEV, PER_PART, TURNS, WIDE, Kept, Line
@@ -55,14 +55,14 @@ SUBSETS: dict[str, Holds] = {
     "2Wiki-par": _of("2wikimultihopqa", "parallel"),
     "comparisons, pooled": _in(DEV, "parallel"),
     "2Wiki-mixed": _in(DEV, "mixed"),
+    "mixed-balanced": _in(BALANCED),
     "chains": _in(DEV, "sequential"),
 }
 ARM_SUBSETS: dict[str, Holds] = {
-    **{name: holds for name, holds in SUBSETS.items() if name != "chains"},
+    **{name: holds for name, holds in SUBSETS.items() if name not in ("mixed-balanced", "chains")},
     "2Wiki-mixed, years agree": lambda line: line.set == DEV and line.shortcut == "agrees",
     "2Wiki-mixed, years differ": lambda line: line.set == DEV and line.shortcut == "differs",
-    "mixed-balanced": _in(BALANCED),
-    "chains": SUBSETS["chains"],
+    **{name: SUBSETS[name] for name in ("mixed-balanced", "chains")},
 }
 WIDE_SUBSETS: dict[str, Holds] = {
     **{f"{width} parts": _wide(width) for width in WIDTHS},
@@ -151,7 +151,14 @@ def difference(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> Me
 
 def metrics(seeds: Seeds, *names: str) -> list[Measured | None]:
     found = [ratios_of([line.row for line in seed]) for seed in seeds]
-    return [measured([one[name] for one in found]) for name in names]
+    return [_bounded(name, measured([one[name] for one in found])) for name in names]
+
+
+def _bounded(name: str, found: Measured | None) -> Measured | None:
+    """A share lies between 0 and 1, however wide the interval of two seeds is."""
+    if found is None or name in ("num_llm_calls", "reading"):
+        return found
+    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
 
 
 def em_difference(a: Seeds, b: Seeds) -> Measured | None:
@@ -180,7 +187,8 @@ def _by_parts(line: Line) -> int:
 def gold_lead(kept: Kept, arm: str, holds: Holds, turns: int | None = TURNS) -> Measured | None:
     """How far an arm with three passages a part is ahead of the whole question with as many, in all gold."""
     a, b = paired(lines_of(kept, WHOLE, holds), _placed(lines_of(kept, arm, holds, turns)))
-    return difference(all_gold(a, _by_parts, 1), all_gold(b, _by_parts, turns or TURNS))
+    found = difference(all_gold(a, _by_parts, 1), all_gold(b, _by_parts, turns or TURNS))
+    return found and replace(found, num_seeds=len(b))
 
 
 def _placed(seeds: Seeds) -> list[list[Line]]:
@@ -227,8 +235,8 @@ def seeds_told(kept: Kept, arms: Iterable[str]) -> str:
         text.append(f"Intervals over questions and seeds: {', '.join(several)}.")
     if single:
         text.append(
-            f"One seed: {', '.join(single)}. The interval is then over questions alone: it tells what these weights do, and is "
-            "no result about a way of training."
+            f"One seed: {', '.join(single)}. The interval is then over questions alone: it tells what these weights do, and "
+            "is no result about a way of training."
         )
     return textwrap.fill(" ".join(text), 120, break_on_hyphens=False)
 
@@ -261,7 +269,7 @@ def budget_lines(kept: Kept, arms: Sequence[str]) -> list[list[str]]:
         last: dict[str, list[str]] = {}
         for num_rounds in ROUNDS:
             for arm, seeds in own.items():
-                is_over = {WHOLE: 1, LABELLED: 2 if name == "2Wiki-mixed" else 1}.get(arm, max(ROUNDS))
+                is_over = {WHOLE: 1, LABELLED: 2 if "mixed" in name else 1}.get(arm, max(ROUNDS))
                 if num_rounds > is_over or not seeds[0]:
                     continue  # nothing is left to be asked there
                 figures = [_budget_figure(own[WHOLE], seeds, arm, size, num_rounds) for size in PASSAGES]
@@ -401,6 +409,7 @@ _OTHER_COLUMNS = {
     "EM": "em",
     "loose": "string_loose",
     "strict": "string_strict",
+    "answer contained": "sub_em",
     "decomposition accuracy": "decomposition_accuracy",
     "parts covered": "parts_covered",
     "all gold at hand": "all_gold_ratio",
@@ -418,7 +427,7 @@ def others_table(kept: Kept) -> str:
             found = dict(zip(_OTHER_COLUMNS, metrics(seeds, *_OTHER_COLUMNS.values()), strict=True))
             (calls,) = metrics(seeds, "num_llm_calls")
             if name.startswith(("dependency", "traps")):
-                found["EM"] = None
+                found["EM"] = found["answer contained"] = None
             chance = figure(None if found["EM"] is None else float(np.mean([one.row.chance for one in seeds[0]])))
             shown = [with_interval(one) for one in found.values()]
             lines.append([name, str(len(seeds[0])), arm, chance, *shown, bare(calls, 2)])
@@ -476,10 +485,17 @@ def _over_best_other(kept: Kept, arm: str) -> Measured | None:
     if arm not in CANDIDATES:
         return None
     holds = WIDE_SUBSETS["5 parts and more"]
-    others = [lines_of(kept, name, holds) for name in policies(kept) if name not in CANDIDATES]
-    found = [(one, metrics(one, "em")[0]) for one in others if one]
-    best = max(((seeds, em) for seeds, em in found if em is not None), key=lambda one: one[1].value, default=None)
-    return None if best is None else em_difference(best[0], lines_of(kept, arm, holds))
+    others = {name: lines_of(kept, name, holds) for name in policies(kept) if name not in CANDIDATES}
+    values = {name: em.value for name, seeds in others.items() if (em := metrics(seeds, "em")[0]) is not None}
+    if not values:
+        return None
+    best = max(values, key=lambda name: values[name])
+    return _seeds_of(kept, arm, best, em_difference(others[best], lines_of(kept, arm, holds)))
+
+
+def _seeds_of(kept: Kept, arm: str, other: str, found: Measured | None) -> Measured | None:
+    """The adapter of before is these weights and no way of training: its one seed does not count against an arm."""
+    return found and (replace(found, num_seeds=len(kept.policies[arm])) if other == NOW else found)
 
 
 def _with_all_rounds(kept: Kept, arm: str) -> tuple[Seeds, Seeds] | None:
@@ -511,8 +527,7 @@ def _against_now(name: str) -> Goal:
         if arm == NOW:
             return None
         found = em_difference(lines_of(kept, NOW, SUBSETS[name]), lines_of(kept, arm, SUBSETS[name]))
-        # The adapter of before is these weights and no way of training: its one seed does not count against the arm.
-        return found and Measured(found.value, found.low, found.high, len(kept.policies[arm]))
+        return _seeds_of(kept, arm, NOW, found)
 
     return _not_inferior(f"EM, {name}, minus {NOW}'s", find)
 
@@ -565,23 +580,24 @@ def goals_table(kept: Kept) -> str:
 
 
 def wide_figures(kept: Kept) -> list[Figure]:
-    """Calls, EM and parts covered by number of parts, a line for each policy and limit."""
+    """Calls, EM and parts covered by number of parts: a line for each policy, and one for the twin with more rounds."""
     shown = (
         ("num_llm_calls", "LLM calls", "calls a question", None),
-        ("em", "Exact match", "EM", 1.0),
-        ("parts_covered", "Parts in a query of their own", "parts covered", 1.05),
+        ("em", "Exact match", "EM", None),
+        ("parts_covered", "Parts in a query of their own, in the first round that can", "parts covered", 1.05),
     )
     holds = WIDE_SUBSETS["2 to 8 parts"]
+    twin = next(iter(_main_pair(kept)), "")
+    arms = [(arm, TURNS) for arm in policies(kept)]
+    arms += [(twin, turns) for turns in all_turns(kept, twin, holds) if turns > TURNS]
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for arm in policies(kept):
-        allowed = all_turns(kept, arm, holds)
-        for turns in allowed:
-            for width in WIDTHS:
-                seeds = lines_of(kept, arm, _wide(width), turns)
-                for (key, *_), found in zip(shown, metrics(seeds, *(key for key, *_ in shown)), strict=True):
-                    if found is not None:
-                        own = points.setdefault((key, _named(arm, turns, allowed)), [])
-                        own.append((float(width), found.value))
+    for arm, turns in arms:
+        name = arm if turns == TURNS else f"{arm}, {turns} rounds"
+        for width in WIDTHS:
+            seeds = lines_of(kept, arm, _wide(width), turns)
+            for (key, *_), found in zip(shown, metrics(seeds, *(key for key, *_ in shown)), strict=True):
+                if found is not None:
+                    points.setdefault((key, name), []).append((float(width), found.value))
     return [
         Figure(
             key, title, "lines", "independent parts of the question", y_label,

@@ -1,44 +1,327 @@
-"""The published tables are what the rows in the repository say; a changed row changes them."""
+"""The published tables are what the rows in the repository say; a changed row changes them; each new table by made rows."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+import kept_rows
 import pytest
+import result_tables as tables
 import results
+from hypothesis import given
+from hypothesis import strategies as st
+from kept_rows import BALANCED, DEV, WIDE, Kept, Line, as_kept, read_all, read_records
+
+from parallelsearch.data import load_questions
+from parallelsearch.errors import UsageError
+from parallelsearch.evaluation import EvaluationSettings, evaluate
+from parallelsearch.evaluation.budget import LABELLED, WHOLE
+from parallelsearch.evaluation.folder import read_rows
+from parallelsearch.evaluation.metrics import summarise
+from parallelsearch.limits import Limits
+
+# ---- what is published -----------------------------------------------------------------------------------------------
 
 
-def test_the_tables_are_what_the_rows_say():
+def test_the_tables_are_what_the_rows_say() -> None:
     text = results.PAGE.read_text(encoding="utf-8")
-    assert set(re.findall(r"<!-- rows: (\w+) -->", text)) == set(results.TABLES)
+    assert set(re.findall(r"<!-- rows: (\w+) -->", text)) == set(tables.TABLES)
     assert results.page_with_tables(text) == text, "type: python scripts/results.py"
 
 
-def test_a_changed_row_changes_its_table(monkeypatch):
-    true = results.read_kept
-
-    def one_wrong(name):
-        rows = true(name)
-        return [{**rows[0], "em": not rows[0]["em"]}, *rows[1:]] if name == results.SHIPPED else rows
-
-    before = results.shipped_table()
-    monkeypatch.setattr(results, "read_kept", one_wrong)
-    assert results.shipped_table() != before
+def test_a_changed_row_changes_its_table() -> None:
+    records = read_records(tables.NOW)
+    first = next(number for number, one in enumerate(records) if one["set"] == DEV)
+    changed = [*records]
+    changed[first] = {**records[first], "em": not records[first]["em"]}
+    before, after = as_kept({tables.NOW: records}), as_kept({tables.NOW: changed})
+    assert tables.arms_table(after) != tables.arms_table(before)
 
 
-def test_rows_are_small_whole_and_hold_no_question():
+def test_rows_are_small_whole_and_hold_no_question() -> None:
     for path in results.ROWS.glob("*.jsonl.zst"):
-        assert path.stat().st_size < 200_000, path.name
-        rows = results.read_kept(path.name.removesuffix(".jsonl.zst"))
-        assert len({row["id"] for row in rows}) == len(rows)
+        assert path.stat().st_size < 350_000, path.name
+        rows = read_records(path.name.removesuffix(".jsonl.zst"))
+        assert len({(row["set"], row.get("turns"), row["id"]) for row in rows}) == len(rows)
         assert not any("question" in row for row in rows)
-    whole = {row["id"] for row in results.read_kept("whole-question")}
-    assert len(whole) == 3_604
-    assert {row["id"] for row in results.read_kept(results.SHIPPED)} <= whole
+    kept = read_all()
+    asked = {name: {line.id for line in kept.whole if line.set == name} for name in (DEV, WIDE, BALANCED)}
+    assert {name: len(ids) for name, ids in asked.items()} == {DEV: 3_604, WIDE: 790, BALANCED: 600}
+    assert [sum(line.shortcut == how for line in kept.whole) for how in ("agrees", "differs")] == [130, 17]
+    for seeds in kept.policies.values():
+        assert all(line.id in asked[line.set] for lines in seeds for line in lines if line.set in asked)
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0.5, ".500"), (-0.25, "-.250"), (1.0, "1.000"), (2.04, "2.040"), (None, "–")]
 )
-def test_figures_are_written_as_in_the_page(value, text):
-    assert results._figure(value) == text
+def test_figures_are_written_as_in_the_page(value, text) -> None:
+    assert tables.figure(value) == text
+
+
+# ---- made rows -------------------------------------------------------------------------------------------------------
+
+
+def record(key: str, name: str = WIDE, **values):
+    """A parallel question of two parts, answered right in two calls, with its two gold passages in places 1 and 2."""
+    return {
+        "id": key, "set": name, "turns": 4, "dataset": name, "kind": "parallel", "em": True, "f1": 1.0, "sub_em": True,
+        "num_llm_calls": 2, "num_searches": 1, "num_subqueries": 2, "is_split": True, "should_split": True,
+        "gold_recall": 1.0, "has_all_gold": True, "stop": "answer", "chance": 0.0, "num_shown": 6, "num_cut": 0,
+        "num_parts": 2, "parts_covered": 1.0, "has_first_parts": True, "places": {"1": [1, 2]}, **values,
+    }  # fmt: skip
+
+
+def made(n: int = 10, name: str = WIDE, **values):
+    """Some rows. A value that is a list is dealt out in turn."""
+    return [
+        record(f"q{at}", name, **{key: one[at % len(one)] if isinstance(one, tuple) else one for key, one in values.items()})
+        for at in range(n)
+    ]  # fmt: skip
+
+
+def row_of_table(table: str, *cells: str) -> list[str]:
+    """The one line of a table that has these cells."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
+    (found,) = [line for line in lines if all(cell in line for cell in cells)]
+    return found
+
+
+def goal(kept: Kept, begin: str, arm: str = "rl-parallel") -> str:
+    (found,) = [one for one in tables.GOALS if one.text.startswith(begin)]
+    return tables.judged(found, kept, arm)
+
+
+def test_an_arm_has_a_line_for_each_subset_it_was_asked() -> None:
+    mixed = made(4, DEV, dataset="2wikimultihopqa", kind="mixed", em=(True, False), num_llm_calls=(2, 3), chance=0.5)
+    whole = [{"id": "q0", "set": DEV, "dataset": "2wikimultihopqa", "kind": "mixed", "places": {"1": [1]}}]
+    whole[0]["shortcut"] = "differs"
+    kept = as_kept({"whole-question": whole, "rl-parallel": [*mixed, *made(2, "mixed-balanced", kind="mixed")]})
+    table = tables.arms_table(kept)
+    line = row_of_table(table, "2Wiki-mixed", "rl-parallel")
+    assert (line[1], line[3], line[5]) == ("4", ".500", "2.50")
+    assert line[4].startswith(".500 (")
+    assert line[-2:][0] == ".500"
+    assert row_of_table(table, "2Wiki-mixed, years differ")[1] == "1"
+    assert row_of_table(table, "mixed-balanced")[1] == "2"
+    assert "HotpotQA-par" not in table
+    assert "years agree" not in table
+
+
+def test_calls_and_answers_by_number_of_parts() -> None:
+    four = {"num_parts": 4}
+    files = {
+        "rl-parallel": made(**four, em=(True, True, True, False)),
+        "rl-sequential": made(**four, em=(True, False), num_llm_calls=5, parts_covered=0.25),
+    }
+    kept = as_kept(files)
+    line = row_of_table(tables.wide_table(kept), "4 parts", "rl-sequential")
+    assert (line[1], line[3], line[4]) == ("10", ".250", "5.00")
+    pair = row_of_table(tables.pairs_table(kept), "4 parts")
+    assert pair[3] == ".400 (.400, .400)"
+    assert pair[4].startswith("+.300 (")
+    assert "5 parts and more" not in tables.wide_table(kept)
+    # Only the questions that both have count.
+    few = as_kept({**files, "rl-sequential": files["rl-sequential"][:4]})
+    assert row_of_table(tables.pairs_table(few), "4 parts")[1] == "4"
+
+
+def test_rows_with_more_rounds_stand_apart() -> None:
+    five = {"num_parts": 5}
+    kept = as_kept(
+        {
+            "rl-parallel": made(**five),
+            "rl-sequential": [
+                *made(**five, em=False, num_llm_calls=5),
+                *made(**five, turns=8, num_llm_calls=6),
+            ],
+        }
+    )
+    table = tables.wide_table(kept)
+    assert row_of_table(table, "5 parts", "rl-sequential, 4 rounds")[4] == "5.00"
+    assert row_of_table(table, "5 parts", "rl-sequential, 8 rounds")[4] == "6.00"
+    assert goal(kept, "EM, 5 parts and more, 4 rounds").startswith("+1.000")
+    assert goal(kept, "EM, 5 parts and more, as many").startswith("+.000")
+    assert goal(kept, "calls, 5 parts and more, as many").startswith(".333")
+
+
+def test_a_budget_is_three_passages_a_part() -> None:
+    whole = [
+        {"id": f"q{at}", "set": WIDE, "dataset": WIDE, "kind": "parallel", "num_parts": 2, "places": {"1": [1, 7]}}
+        for at in range(10)
+    ]
+    kept = as_kept({"whole-question": whole, "rl-parallel": made(places=({"1": [1, 6]}, {"1": [1, 7]}))})
+    line = row_of_table(tables.wide_budget_table(kept), "2 parts")
+    assert line[1:4] == ["10", "6", ".000"]
+    assert line[5].startswith(".500, +.500 (")
+    assert goal(kept, "all gold, 2 parts").endswith("met, one seed")
+    worse = as_kept({"whole-question": whole, "rl-parallel": made(places={"1": [1, 7], "2": [1, None]})})
+    assert goal(worse, "all gold, 2 parts").endswith("missed, one seed")
+
+
+def test_gold_of_a_later_round_counts_where_it_is_allowed() -> None:
+    line = Line(record("q", places={"1": [1, None], "2": [2, 3]}))
+    assert [line.recall(3, rounds) for rounds in (1, 2, 4, 8)] == [0.5, 1.0, 1.0, 1.0]
+    assert Line(record("q", places=None)).recall(3, 1) is None
+
+
+PLACES = st.lists(st.none() | st.integers(1, 15), min_size=2, max_size=2)
+
+
+@given(PLACES, PLACES, PLACES)
+def test_places_that_are_left_out_are_read_again(one, two, four) -> None:
+    places = {1: one, 2: two, 4: four}
+    line = Line(record("q", places=kept_rows.fewer(places)))
+    for rounds, own in places.items():
+        assert line.recall(9, rounds) == sum(place is not None and place <= 9 for place in own) / 2
+
+
+def test_goals_are_judged_by_their_figures() -> None:
+    kept = as_kept({"rl-parallel": made(20, parts_covered=(1.0,) * 19 + (0.0,))})
+    assert goal(kept, "parts covered, 2 parts").endswith("met, one seed")
+    kept = as_kept({"rl-parallel": made(20, parts_covered=(1.0,) * 18 + (0.0,) * 2)})
+    assert goal(kept, "parts covered, 2 parts").startswith(".900 (")
+    assert goal(kept, "parts covered, 2 parts").endswith("missed, one seed")
+    assert goal(kept, "parts covered, 8 parts") == "–"
+
+
+def test_not_inferior_is_for_the_interval_to_say() -> None:
+    hotpot = {"name": DEV, "dataset": "hotpotqa"}
+    same = as_kept({"parallel-1": made(100, **hotpot), "rl-parallel": made(100, **hotpot)})
+    assert goal(same, "EM, HotpotQA-par").endswith("met, one seed")
+    # No difference on average, and too few questions to say so.
+    apart = as_kept(
+        {
+            "parallel-1": made(100, **hotpot, em=(True, False)),
+            "rl-parallel": made(100, **hotpot, em=(False, True)),
+        }
+    )
+    assert goal(apart, "EM, HotpotQA-par").startswith("+.000 (-")
+    assert goal(apart, "EM, HotpotQA-par").endswith("missed, one seed")
+
+
+def test_the_best_other_arm_is_the_opponent() -> None:
+    five = {"n": 200, "num_parts": 5}
+    files = {
+        "rl-parallel": made(**five),
+        "rl-sequential": made(**five, em=(True, False, False, False)),
+        "sft-parallel": made(**five),  # is no other arm
+        "parallel-1": made(**five, em=(True, False)),
+    }
+    found = goal(as_kept(files), "EM, 5 parts and more, 4 rounds")
+    assert found.startswith("+.500 (")
+    assert found.endswith("met, one seed")
+    files["parallel-1"] = made(**five, em=(True,) * 19 + (False,))
+    assert goal(as_kept(files), "EM, 5 parts and more, 4 rounds").endswith("missed, one seed")
+
+
+def test_seeds_are_one_arm_and_widen_its_interval() -> None:
+    right, half = made(200, num_parts=2), made(200, num_parts=2, em=(True, False))
+    one, two = as_kept({"rl-parallel": half}), as_kept({"rl-parallel.s1": half, "rl-parallel.s2": right})
+    line = row_of_table(tables.wide_table(two), "2 parts", "rl-parallel")
+    assert line[5].startswith(".750 (.000, 1.000")  # two seeds that differ so much tell nothing
+    narrow = tables.metrics(tables.lines_of(one, "rl-parallel", lambda line: True), "em")[0]
+    assert narrow is not None
+    assert narrow.high - narrow.low < 0.2
+    assert "rl-parallel (2 seeds)" in tables.wide_table(two)
+    assert "One seed" not in tables.wide_table(two)
+    assert "One seed: rl-parallel" in tables.wide_table(one)
+    assert "no result" in tables.wide_table(one)
+    assert goal(two, "parts covered, 2 parts").endswith("2 seeds")
+
+
+def test_sets_with_scores_of_their_own() -> None:
+    fan = made(4, "fanoutqa-corpus", kind="mixed", em=False, string_accuracy=(1.0, 0.5))
+    traps = made(5, "traps", has_first_parts=(True, True, True, False, False))
+    kept = as_kept({"rl-parallel": [*fan, *traps]})
+    table = tables.others_table(kept)
+    line = row_of_table(table, "FanOutQA")
+    assert line[5].startswith(".750 (")
+    assert line[6].startswith(".500 (")
+    assert row_of_table(table, "traps")[4] == "–"  # the corpus does not have the answers
+    assert row_of_table(table, "traps")[8].startswith(".600 (")
+    assert goal(kept, "decomposition accuracy, traps").endswith("met, one seed")
+
+
+def test_labelled_parts_are_compared_where_they_are_known() -> None:
+    whole = [
+        {"id": f"q{at}", "set": DEV, "dataset": "hotpotqa", "kind": "parallel", "places": {"1": [1, 4]}}
+        for at in range(10)
+    ]
+    kept = as_kept(
+        {"whole-question": whole, "parts-as-labelled": [{**one, "places": {"1": [1, 2]}} for one in whole[:5]]}
+    )
+    table = tables.whole_table(kept)
+    assert row_of_table(table, "HotpotQA-par", WHOLE)[1:] == ["10", WHOLE, "1", ".000 / .500", *["1.000 / 1.000"] * 3]
+    line = row_of_table(table, "HotpotQA-par", LABELLED)
+    assert line[1] == "5"
+    assert line[4] == "1.000 / 1.000, +1.000 (+1.000, +1.000)"
+
+
+def test_the_plot_needs_rows_and_is_drawn(tmp_path) -> None:
+    with pytest.raises(UsageError, match="nothing to draw"):
+        results.write_plot(tmp_path / "wide.png", as_kept({"rl-parallel": made(3, DEV)}))
+    files = {"rl-parallel": made(), "rl-sequential": [*made(num_llm_calls=3), *made(num_llm_calls=3, turns=8)]}
+    calls = tables.wide_figures(as_kept(files))[0]
+    assert {one.name: one.points for one in calls.series} == {
+        "rl-sequential": ((2.0, 3.0),),
+        "rl-parallel": ((2.0, 2.0),),
+        "rl-sequential, 8 rounds": ((2.0, 3.0),),
+    }
+    results.write_plot(tmp_path / "wide.png", as_kept(files))
+    assert (tmp_path / "wide.png").read_bytes().startswith(b"\x89PNG")
+
+
+# ---- keeping ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rows_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_rows, "ROWS", tmp_path / "rows")
+    return tmp_path / "rows"
+
+
+async def test_kept_rows_say_what_the_run_said(tmp_path, rows_folder) -> None:
+    await evaluate("demo-par,traps", "demo", "demo", tmp_path / "run")
+    await kept_rows.keep("rl-parallel", [tmp_path / "run"], None)
+    lines = read_all().policies["rl-parallel"][0]
+    assert {line.set for line in lines} == {"demo-par", "traps"}
+    true = {row.id: row for row in read_rows(tmp_path / "run")}
+    again = summarise([replace(line.row, elapsed_s=0.0) for line in lines])
+    whole = summarise([true[line.id] for line in lines])
+    for name in ("em", "num_llm_calls", "parts_covered", "decomposition_accuracy", "all_gold_ratio", "chance_em"):
+        assert again[name] == pytest.approx(whole[name], abs=1e-6), name
+    assert {line.trap for line in lines if line.set == "traps"} == {"looks_sequential"}
+
+
+async def test_what_is_kept_is_one_whole_policy(tmp_path, rows_folder) -> None:
+    questions = load_questions("demo-par", limit=4)
+    settings = EvaluationSettings(limits=Limits(max_turns=2))
+    await evaluate(questions, "demo", "demo", tmp_path / "four")
+    await evaluate(questions, "demo", "demo", tmp_path / "two", settings)
+    await kept_rows.keep("a", [tmp_path / "four", tmp_path / "two"], None)
+    assert {line.turns for line in read_all().policies["a"][0]} == {2, 4}
+    with pytest.raises(UsageError, match="same limits"):
+        await kept_rows.keep("a", [tmp_path / "four", tmp_path / "four"], None)
+    with pytest.raises(UsageError, match="arm without a model"):
+        await kept_rows.keep("whole-question", [tmp_path / "four"], None)
+    # Another set joins with --add, and replaces the file without.
+    await evaluate(load_questions("traps", limit=3), "demo", "demo", tmp_path / "traps")
+    await kept_rows.keep("a", [tmp_path / "traps"], None, adds=True)
+    assert len(read_records("a")) == 11
+    await kept_rows.keep("a", [tmp_path / "traps"], None)
+    assert len(read_records("a")) == 3
+    record_file = tmp_path / "traps" / "trajectories.jsonl"
+    record_file.write_text("".join(record_file.read_text().splitlines(keepends=True)[:2]))
+    with pytest.raises(UsageError, match="not finished: 2 of 3"):
+        await kept_rows.keep("a", [tmp_path / "traps"], None)
+    manifest = tmp_path / "two" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"temperature": 0.0', '"temperature": 1.0'))
+    with pytest.raises(UsageError, match="not runs of one policy"):
+        await kept_rows.keep("a", [tmp_path / "four", tmp_path / "two"], None)
+
+
+def test_what_is_wrong_is_said_in_a_line(tmp_path, capsys) -> None:
+    assert results.main(["keep", "a", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
