@@ -350,12 +350,14 @@ def wide_table(kept: Kept) -> str:
             allowed = all_turns(kept, arm, holds)
             for turns in allowed:
                 seeds = lines_of(kept, arm, holds, turns)
-                em, covered, calls, gold = metrics(seeds, "em", "parts_covered", "num_llm_calls", "all_gold_ratio")
-                figures = [bare(covered), bare(calls, 2), with_interval(em), bare(gold)]
+                names = ("em", "parts_covered", "num_llm_calls", "all_gold_ratio", "cut_ratio")
+                em, covered, calls, gold, cut = metrics(seeds, *names)
+                out = np.mean([line.row.stop == "max_tokens" for seed in seeds for line in seed])
+                figures = [bare(covered), bare(calls, 2), with_interval(em), bare(gold), bare(cut), figure(float(out))]
                 lines.append([name, str(len(seeds[0])), _named(arm, turns, allowed), *figures])
     if not lines:
         return NOTHING
-    head = ("wide", "n", "policy", "parts covered", "calls", "EM", "all gold at hand")
+    head = ("wide", "n", "policy", "parts covered", "calls", "EM", "all gold at hand", "passages cut", "out of room")
     return _with_seeds(kept, markdown(head, lines), policies(kept))
 
 

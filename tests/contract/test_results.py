@@ -113,11 +113,14 @@ def test_calls_and_answers_by_number_of_parts() -> None:
     four = {"num_parts": 4}
     files = {
         "rl-parallel": made(**four, em=(True, True, True, False)),
-        "rl-sequential": made(**four, em=(True, False), num_llm_calls=5, parts_covered=0.25),
+        "rl-sequential": made(
+            **four, em=(True, False), num_llm_calls=5, parts_covered=0.25, stop=("answer", "max_tokens"), num_cut=3
+        ),
     }
     kept = as_kept(files)
     line = row_of_table(tables.wide_table(kept), "4 parts", "rl-sequential")
     assert (line[1], line[3], line[4]) == ("10", ".250", "5.00")
+    assert line[-2:] == [".500", ".500"]  # passages cut, out of room
     pair = row_of_table(tables.pairs_table(kept), "4 parts")
     assert pair[3] == ".400 (.400, .400)"
     assert pair[4].startswith("+.300 (")
