@@ -226,18 +226,12 @@ def lead(found: Measured | None) -> str:
 
 
 def seeds_told(kept: Kept, arms: Iterable[str]) -> str:
-    """What stands under a table: of how many seeds it is."""
+    """What stands under a table: of how many seeds it is. The page has once what that means."""
     counts = {arm: len(kept.policies[arm]) for arm in arms if arm in kept.policies}
     single = [arm for arm, count in counts.items() if count == 1]
-    several = [f"{arm} ({count} seeds)" for arm, count in counts.items() if count > 1]
-    text = []
-    if several:
-        text.append(f"Intervals over questions and seeds: {', '.join(several)}.")
+    text = [f"{arm}: {count} seeds." for arm, count in counts.items() if count > 1]
     if single:
-        text.append(
-            f"One seed: {', '.join(single)}. The interval is then over questions alone: it tells what these weights do, and "
-            "is no result about a way of training."
-        )
+        text.append(f"One seed, no result: {', '.join(single)}.")
     return textwrap.fill(" ".join(text), 120, break_on_hyphens=False)
 
 

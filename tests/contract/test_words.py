@@ -53,8 +53,9 @@ def test_files_that_are_named_exist(page):
 
 
 def test_the_results_lead_with_a_table():
-    """Five minutes: at 250 words a minute, and a glance at each table."""
+    """Five minutes: at 250 words a minute, and a glance at each table. What a script writes under a table belongs to it."""
     text = (ROOT / "docs" / "results.md").read_text()
     head, _, _ = text.partition("\n## ")
     assert "\n|---|" in head
-    assert len(" ".join(prose(text)).split()) < 1_500
+    written = re.sub(r"<!-- rows: .*?<!-- end of rows -->", "", text, flags=re.S)
+    assert len(" ".join(prose(written)).split()) < 1_500
