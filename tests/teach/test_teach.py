@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,11 +137,13 @@ def test_from_a_corpus_to_a_policy_and_again(settings: dict[str, Any], teacher: 
     assert not held & {one.question for one in trajectories}
     evaluation = done.record["evaluation"]
     assert evaluation["before"]["n"] == evaluation["after"]["n"] == len(held)
+    assert {"em", "gold_recall", "parts_covered"} <= {test["metric"] for test in evaluation["tests"]}
     spent = done.record["questions"]["teacher"]
     assert spent["num_replies"] == len(prompts) == len(set(prompts))
     assert spent["cost"] == pytest.approx(spent["num_read"] / 1e6 + spent["num_written"] * 10 / 1e6)
     card = (out / "README.md").read_text(encoding="utf-8")
     assert done.address in card
+    assert re.search(r"\| parts covered \| \d\.\d+ \(\d\.\d+, \d\.\d+\) \| .*\| [+-]\d\.\d+ \([+-]", card)
     assert f"{spent['num_replies']} replies" in card
     # Everything is there: nothing is asked, trained or measured a second time.
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and "README" not in path.name}

@@ -32,7 +32,9 @@ from parallelsearch.data.leaks import held_out, held_out_texts, held_out_titles,
 from parallelsearch.data.questions import read_questions
 from parallelsearch.errors import PolicyError, UsageError, require
 from parallelsearch.evaluation.comparison import compare
+from parallelsearch.evaluation.folder import read_rows
 from parallelsearch.evaluation.run import EvaluationSettings, Progress
+from parallelsearch.evaluation.statistics import paired_test
 from parallelsearch.evaluation.whole import evaluate
 from parallelsearch.files import held_folder, read_json, write_json
 from parallelsearch.policy.base import Policy
@@ -491,7 +493,21 @@ class _Run:
         both = compare([self.out / "before", self.out / "after"])
         first = next(iter(both.runs[0].subsets))
         tests = [{"metric": test.metric, **asdict(test.result)} for test in both.tests if test.subset == first]
-        return {"num_questions": len(held), **summaries, "tests": tests}
+        return {"num_questions": len(held), **summaries, "tests": tests + self._tests_of_searching()}
+
+    def _tests_of_searching(self) -> list[dict[str, Any]]:
+        """What only some questions have, gold pages and parts: tested over those."""
+        before, after = ({row.id: row for row in read_rows(self.out / name)} for name in ("before", "after"))
+        tests = []
+        for metric in ("gold_recall", "parts_covered"):
+            pairs = [
+                (getattr(before[key], metric), getattr(after[key], metric)) for key in before.keys() & after.keys()
+            ]
+            known = sorted((one, other) for one, other in pairs if one is not None and other is not None)
+            if known:
+                result = paired_test([float(one) for one, _ in known], [float(other) for _, other in known])
+                tests.append({"metric": metric, **asdict(result)})
+        return tests
 
     def _write_gguf(self, address: str) -> None:
         from parallelsearch.policy.gguf_export import write_gguf
