@@ -1,12 +1,14 @@
 """A corpus that is not Wikipedia, with questions made by rule: Debian's package lists.
 
     apt-cache dumpavail > Packages
-    python scripts/debian_corpus.py Packages --out DIR [--passages 6000] [--questions 100] [--seed 0]
+    python scripts/debian_corpus.py Packages --out DIR [--passages 6000] [--questions 100] [--hyphens] [--seed 0]
 
 Writes `corpus.jsonl` (one passage a package: what it is, its section, maintainer, size and dependencies) and
 `questions.jsonl`: half of them parallel (two packages compared), half a chain (a property of the package another one depends
-on). The questions are templates over fields, so their answers and gold passages are certain. Use: index the corpus, then
-evaluate the same policy over it and over Wikipedia; a policy that learned to split, not to recite, keeps its split ratio.
+on). With `--hyphens` they may also be about packages whose names have one, which are harder to search for and give three
+times as many chains: enough to learn from. The questions are templates over fields, so their answers and gold passages are
+certain. Use: index the corpus, then evaluate the same policy over it and over Wikipedia; a policy that learned to split, not
+to recite, keeps its split ratio.
 """
 
 from __future__ import annotations
@@ -78,10 +80,13 @@ def _names(depends: str) -> Iterator[str]:
             yield re.split(r"[\s(:]", part.strip(), maxsplit=1)[0]
 
 
-def make_questions(packages: Sequence[Package], num: int, draw: random.Random) -> tuple[list[dict[str, Any]], set[str]]:
+def make_questions(
+    packages: Sequence[Package], num: int, draw: random.Random, has_hyphens: bool = False
+) -> tuple[list[dict[str, Any]], set[str]]:
     """`num` questions, half parallel and half chained, and the packages they are about."""
     by_name = {package.name: package for package in packages}
-    plain = [p for p in packages if p.size_kb > 0 and re.fullmatch(r"[a-z][a-z0-9.+]{3,24}", p.name)]
+    named = re.compile(r"[a-z][a-z0-9.+-]{3,24}" if has_hyphens else r"[a-z][a-z0-9.+]{3,24}")
+    plain = [p for p in packages if p.size_kb > 0 and named.fullmatch(p.name)]
     chained = [
         (package, by_name[name])
         for package in plain
@@ -149,10 +154,12 @@ def _question(question: str, answers: list[str], kind: str, type: str, *about: P
     }
 
 
-def build(packages: Sequence[Package], num_passages: int, num_questions: int, seed: int, out: Path) -> tuple[int, int]:
+def build(
+    packages: Sequence[Package], num_passages: int, num_questions: int, seed: int, out: Path, has_hyphens: bool = False
+) -> tuple[int, int]:
     draw = random.Random(seed)
     unique = list({package.name: package for package in packages}.values())
-    questions, needed = make_questions(unique, num_questions, draw)
+    questions, needed = make_questions(unique, num_questions, draw, has_hyphens)
     others = [package for package in unique if package.name not in needed]
     draw.shuffle(others)
     chosen = needed | {package.name for package in others[: max(0, num_passages - len(needed))]}
@@ -170,11 +177,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--passages", type=int, default=6000)
     parser.add_argument("--questions", type=int, default=100)
+    parser.add_argument("--hyphens", action="store_true", help="also ask about packages whose names have a hyphen")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with options.packages.open(encoding="utf-8", errors="replace") as file:
         packages = list(read_packages(file))
-    sizes = build(packages, options.passages, options.questions, options.seed, options.out)
+    sizes = build(packages, options.passages, options.questions, options.seed, options.out, options.hyphens)
     sys.stdout.write(f"{len(packages)} packages read; {sizes[0]} passages and {sizes[1]} questions in {options.out}\n")
 
 

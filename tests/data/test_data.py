@@ -357,6 +357,12 @@ def test_the_debian_script_makes_questions_whose_answers_stand_in_its_corpus(tmp
         elif question.type == "dependency":
             assert f"depends on {second}." in passages[first]
             assert question.golden_answers[0] in passages[second]
+    hyphened = (tmp_path / "Packages").read_text().replace("tool", "a-tool")
+    (tmp_path / "Packages").write_text(hyphened)
+    command = [sys.executable, str(script), str(tmp_path / "Packages"), *options]
+    assert b"too few packages" in subprocess.run(command, check=False, capture_output=True).stderr
+    subprocess.run([*command, "--hyphens"], check=True, capture_output=True)
+    assert len(list(read_questions(tmp_path / "out" / "questions.jsonl"))) == 40
 
 
 # ---- leaks -----------------------------------------------------------------------------------------------------------

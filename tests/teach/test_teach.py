@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,23 @@ def painters() -> list[dict[str, str]]:
         )
         rows.append({"id": f"p{number}", "title": name, "text": text})
     return rows
+
+
+def born_first() -> list[dict[str, Any]]:
+    """Questions over the painters, each about two of them."""
+    rows = painters()
+    years = {row["title"]: int(row["text"].split("born in ")[1][:4]) for row in rows}
+    names = list(years)
+    return [
+        {
+            "question": f"Which painter was born first, {a} or {b}?",
+            "golden_answers": [min(a, b, key=years.__getitem__)],
+            "kind": "parallel",
+            "supporting_titles": [a, b],
+        }
+        for a, b in zip(names, names[5:], strict=False)
+        if years[a] != years[b]
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -108,8 +126,8 @@ def test_from_a_corpus_to_a_policy_and_again(settings: dict[str, Any], teacher: 
     said: list[str] = []
     done = teach(wanted, said.append)
     out = Path(wanted.out)
-    assert done.address == f"hf:{wanted.base}+{done.record['sft']['adapter']}"
-    assert (Path(done.record["sft"]["adapter"]) / "adapter_config.json").is_file()
+    assert done.address == f"hf:{wanted.base}+{out / done.record['sft']['adapter']}"
+    assert (out / done.record["sft"]["adapter"] / "adapter_config.json").is_file()
     trajectories = list(read_trajectories(out / "trajectories.jsonl"))
     assert {one.kind for one in trajectories} >= {"parallel", "single"}
     assert all(one.is_right and one.has_token_ids for one in trajectories)
@@ -119,11 +137,13 @@ def test_from_a_corpus_to_a_policy_and_again(settings: dict[str, Any], teacher: 
     assert not held & {one.question for one in trajectories}
     evaluation = done.record["evaluation"]
     assert evaluation["before"]["n"] == evaluation["after"]["n"] == len(held)
+    assert {"em", "gold_recall", "parts_covered"} <= {test["metric"] for test in evaluation["tests"]}
     spent = done.record["questions"]["teacher"]
     assert spent["num_replies"] == len(prompts) == len(set(prompts))
     assert spent["cost"] == pytest.approx(spent["num_read"] / 1e6 + spent["num_written"] * 10 / 1e6)
     card = (out / "README.md").read_text(encoding="utf-8")
     assert done.address in card
+    assert re.search(r"\| parts covered \| \d\.\d+ \(\d\.\d+, \d\.\d+\) \| .*\| [+-]\d\.\d+ \([+-]", card)
     assert f"{spent['num_replies']} replies" in card
     # Everything is there: nothing is asked, trained or measured a second time.
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and "README" not in path.name}
@@ -175,6 +195,64 @@ def test_a_run_that_was_cut_off_asks_only_for_the_rest(
     }  # fmt: skip
 
 
+def test_a_run_goes_on_in_another_place_on_another_machine(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    questions = here / "questions.jsonl"
+    questions.write_text("".join(json.dumps(one) + "\n" for one in born_first()), encoding="utf-8")
+    wanted = TeachSettings(**{**settings, "out": str(here / "taught"), "questions": str(questions)})
+    with monkeypatch.context() as patch:
+        patch.setattr(teach_run._Run, "_sft", lambda self: (_ for _ in ()).throw(UsageError("far enough")))
+        with pytest.raises(UsageError, match="far enough"):
+            teach(wanted)
+    there = here.rename(tmp_path / "there")
+    moved = {"out": str(there / "taught"), "questions": str(there / "questions.jsonl")}
+    larger = {"micro_batch_tokens": 50_000, "num_asked_at_once": 100}
+    asked: list[int] = []
+    real = teach_run.evaluate
+
+    async def evaluate(*args: Any, **more: Any) -> Any:
+        asked.append(args[4].concurrency)
+        return await real(*args, **more)
+
+    monkeypatch.setattr(teach_run, "evaluate", evaluate)
+    # What only training reads may still change, too.
+    done = teach(wanted.model_copy(update={**moved, **larger, "lr": 0.01}))
+    assert asked == [100, 100]
+    again = there.rename(tmp_path / "again")
+    moved = {"out": str(again / "taught"), "questions": str(again / "questions.jsonl"), "lr": 0.01}
+    once_more = teach(wanted.model_copy(update=moved))
+    assert once_more.record["evaluation"] == done.record["evaluation"]
+    assert once_more.address.endswith(str(again / "taught" / "sft" / "final"))
+    with pytest.raises(UsageError, match=r"lr was 0.01 and is now 0.02"):
+        teach(wanted.model_copy(update={**moved, "lr": 0.02}))
+    (again / "questions.jsonl").write_text(json.dumps(born_first()[0]) + "\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="questions_sha256 was"):
+        teach(wanted.model_copy(update=moved))
+
+
+def test_nothing_is_learned_about_the_pages_of_a_held_out_question(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = born_first()
+    turned = [{**one, "question": one["question"].replace("painter was", "one was")} for one in first]
+    file = tmp_path / "questions.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in [*first, *turned]), encoding="utf-8")
+    monkeypatch.setattr(teach_run._Run, "_sft", lambda self: (_ for _ in ()).throw(UsageError("far enough")))
+    wanted = TeachSettings(**settings, questions=str(file))
+    with pytest.raises(UsageError, match="far enough"):
+        teach(wanted)
+    out = Path(wanted.out)
+    held = [question.supporting_titles for question in read_questions(out / "held_out.jsonl")]
+    used = [question.supporting_titles for question in read_questions(out / "questions.jsonl")]
+    assert len(held) == wanted.num_held_out
+    assert not [titles for titles in used if titles in held]
+    rejected = json.loads((out / "rejected.json").read_text())
+    assert {one["why"] for one in rejected} == {"about the same as a held-out question"}
+
+
 def test_the_purse_is_looked_at_before_a_request_goes_out(
     settings: dict[str, Any], teacher: tuple[str, list[str]]
 ) -> None:
@@ -213,19 +291,7 @@ def test_a_teacher_that_is_down_is_named(settings: dict[str, Any]) -> None:
 
 
 def test_questions_of_ones_own(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = painters()
-    years = {row["title"]: int(row["text"].split("born in ")[1][:4]) for row in rows}
-    names = list(years)
-    questions = [
-        {
-            "question": f"Which painter was born first, {a} or {b}?",
-            "golden_answers": [min(a, b, key=years.__getitem__)],
-            "kind": "parallel",
-            "supporting_titles": [a, b],
-        }
-        for a, b in zip(names, names[5:], strict=False)
-        if years[a] != years[b]
-    ]
+    questions = born_first()
     bad = [
         {"question": "Where is Nowhere?", "golden_answers": ["x"], "kind": "single", "supporting_titles": ["Nowhere"]},
         {"question": "Who is Ada Brenn?", "golden_answers": [], "kind": "single"},

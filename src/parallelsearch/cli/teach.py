@@ -77,7 +77,7 @@ def teach(
     }
     typed = {name: value for name, value in options.items() if value is not None}
     if _device() == "cuda":
-        typed["micro_batch_tokens"] = 49_152
+        typed |= {"micro_batch_tokens": 49_152, "num_asked_at_once": 512}
     settings = parse(
         {"corpus": str(corpus), "out": str(out), "gguf": gguf, "seed": seed, **typed}, TeachSettings, source="teach"
     )

@@ -81,15 +81,21 @@ def _cost(record: Mapping[str, Any]) -> list[str]:
 
 def _table(measured: Mapping[str, Any]) -> list[str]:
     tests = {test["metric"]: test for test in measured["tests"]}
-    lines = ["| | before | after | difference, 95% |", "|---|---|---|---|"]
+    lines = ["| | before, 95% | after, 95% | difference, 95% |", "|---|---|---|---|"]
     for metric, name in _METRICS:
         before, after = measured["before"].get(metric), measured["after"].get(metric)
         if before is None or after is None:
             continue
         test = tests.get(metric)
         interval = f"{test['difference']:+.3f} ({test['low']:+.3f}, {test['high']:+.3f})" if test else ""
-        lines.append(f"| {name} | {before:.3f} | {after:.3f} | {interval} |")
+        shown = [_with_interval(measured[run], metric) for run in ("before", "after")]
+        lines.append(f"| {name} | {shown[0]} | {shown[1]} | {interval} |")
     return lines
+
+
+def _with_interval(summary: Mapping[str, Any], metric: str) -> str:
+    around = summary["ci95"].get(metric)
+    return f"{summary[metric]:.3f}" + (f" ({around[0]:.3f}, {around[1]:.3f})" if around else "")
 
 
 def _listed(counts: Mapping[str, int]) -> str:

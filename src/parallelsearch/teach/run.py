@@ -12,6 +12,7 @@ trajectories to learn from.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,11 +28,13 @@ from parallelsearch.coldstart.rules import load_rules
 from parallelsearch.coldstart.run import TokenizerEncoder, write_questions
 from parallelsearch.coldstart.sampling import sample_right
 from parallelsearch.coldstart.tutor import build_coldstart
-from parallelsearch.data.leaks import held_out, held_out_texts, held_out_titles
+from parallelsearch.data.leaks import held_out, held_out_texts, held_out_titles, names_keys
 from parallelsearch.data.questions import read_questions
 from parallelsearch.errors import PolicyError, UsageError, require
 from parallelsearch.evaluation.comparison import compare
+from parallelsearch.evaluation.folder import read_rows
 from parallelsearch.evaluation.run import EvaluationSettings, Progress
+from parallelsearch.evaluation.statistics import paired_test
 from parallelsearch.evaluation.whole import evaluate
 from parallelsearch.files import held_folder, read_json, write_json
 from parallelsearch.policy.base import Policy
@@ -45,7 +48,7 @@ from parallelsearch.search import Search
 from parallelsearch.teach.card import write_card
 from parallelsearch.teach.checking import Checked, check
 from parallelsearch.teach.making import Bundle, bundles, check_prompt, question_prompt, read_reply
-from parallelsearch.teach.settings import TeachSettings
+from parallelsearch.teach.settings import READ_LATE, TeachSettings
 from parallelsearch.teach.teacher import Teacher, TeacherSpentError
 from parallelsearch.training.recipe import Recipe, parse_recipe
 from parallelsearch.trajectory import Kind, Question, Segment, Trajectory, write_trajectories
@@ -114,7 +117,7 @@ class _Run:
         """Take over what an earlier start did, if it was the same run."""
         path = self.out / "stages.json"
         sha256 = corpus_sha256(passages_of(self.settings.corpus))
-        frozen = self.settings.frozen()
+        self.frozen = self._frozen()
         if path.exists():
             record = read_json(path)
             if record.get("corpus_sha256") != sha256:
@@ -123,16 +126,27 @@ class _Run:
                     "from the old one would not fit; name another --out"
                 )
             old = record.get("settings", {})
-            changed = [name for name in frozen if old.get(name) != frozen[name]]
+            self.stages = dict(record.get("stages", {}))
+            changed = [
+                name
+                for name, value in self.frozen.items()
+                if name in old and old[name] != value and READ_LATE.get(name, STAGES[0]) in self.stages
+            ]
             if changed:
-                told = ", ".join(f"{name} was {old.get(name)!r} and is now {frozen[name]!r}" for name in changed)
+                told = ", ".join(f"{name} was {old[name]!r} and is now {self.frozen[name]!r}" for name in changed)
                 raise UsageError(
                     f"'{self.out}' was begun with other settings: {told}; use those, or name another --out"
                 )
-            self.stages = dict(record.get("stages", {}))
             if self.stages:
                 self.say(f"going on: {', '.join(self.stages)} done")
         self.sha256 = sha256
+
+    def _frozen(self) -> dict[str, Any]:
+        """The settings that must stay; of the base its model alone was read before SFT, of a file of questions all of it."""
+        kept = self.settings.frozen() | {"model": parse_spec(self.settings.base).name}
+        if self.settings.questions is not None and Path(self.settings.questions).is_file():
+            kept["questions_sha256"] = hashlib.sha256(Path(self.settings.questions).read_bytes()).hexdigest()
+        return kept
 
     def _stage(self, name: str, work: Callable[[], dict[str, Any]]) -> None:
         if name in self.stages:
@@ -140,7 +154,7 @@ class _Run:
         self.stages[name] = work()
         write_json(
             self.out / "stages.json",
-            {"corpus_sha256": self.sha256, "settings": self.settings.frozen(), "stages": self.stages},
+            {"corpus_sha256": self.sha256, "settings": self.frozen, "stages": self.stages},
         )
 
     # ---- index, questions, trajectories ----------------------------------------------------------------------------
@@ -179,7 +193,7 @@ class _Run:
         finally:
             await search.aclose()
         self._gate_questions(checked, len(passages))
-        train, held = self._cut(checked.questions)
+        train, held = self._cut(checked)
         write_questions(self.out / "questions.jsonl", train, with_metadata=True)
         write_questions(self.out / "held_out.jsonl", held, with_metadata=True)
         rejected = [{"question": question.question, "why": why} for question, why in checked.rejected]
@@ -240,13 +254,17 @@ class _Run:
             f"{num_passages:,} passages; {ways[self.settings.source]}"
         )
 
-    def _cut(self, questions: list[Question]) -> tuple[list[Question], list[Question]]:
-        """Which are held out follows from their texts, a fair share of each kind."""
-        settings = self.settings
+    def _cut(self, checked: Checked) -> tuple[list[Question], list[Question]]:
+        """Which are held out follows from their texts, a fair share of each kind. A question about the same pages as one of
+        them, or that sets the same names side by side, is not learned from."""
+        settings, questions = self.settings, checked.questions
         by_kind = Counter(question.kind for question in questions if question.kind is not None)
         total = sum(by_kind.values())
         counts = {kind: max(1, round(settings.num_held_out * count / total)) for kind, count in by_kind.items()}
         train, held = cut_by_kind(questions, {k: min(n, by_kind[k] - 1) for k, n in counts.items()}, settings.seed)
+        measured = set().union(*(_about(question) for question in held))
+        checked.rejected += [(one, "about the same as a held-out question") for one in train if _about(one) & measured]
+        train = [question for question in train if not _about(question) & measured]
         return (train[: _DRAFTS * settings.num_questions] if settings.questions is None else train), held
 
     async def _trajectories(self) -> dict[str, Any]:
@@ -425,7 +443,7 @@ class _Run:
         done = train_sft(recipe, say=self.say)
         if done.final is None:
             raise UsageError(f"SFT stopped at step {done.step} of {done.num_steps}; the same command goes on")
-        return {"step": done.step, "loss": done.loss, "num_rows": done.num_rows, "adapter": str(done.final)}
+        return {"step": done.step, "loss": done.loss, "num_rows": done.num_rows, "adapter": self._inside(done.final)}
 
     def _grpo(self) -> dict[str, Any]:
         if not self.settings.grpo_steps:
@@ -434,7 +452,7 @@ class _Run:
 
         recipe = self._recipe(
             "grpo",
-            Path(self.stages["sft"]["adapter"]),
+            self.out / self.stages["sft"]["adapter"],
             data={"train": str(self.out / "questions.jsonl"), "num_validation": 16},
             train={
                 "steps": self.settings.grpo_steps,
@@ -446,18 +464,22 @@ class _Run:
         )
         done = train(recipe, say=self.say)
         best = done.best or done.out / "final"
-        return {"step": done.step, "best_accuracy": done.best_accuracy, "adapter": str(best)}
+        return {"step": done.step, "best_accuracy": done.best_accuracy, "adapter": self._inside(best)}
+
+    def _inside(self, path: Path) -> str:
+        """A path as it is noted: from the run's folder on, so that the folder can be moved."""
+        return path.relative_to(self.out).as_posix()
 
     @property
-    def _adapter(self) -> str:
-        return str(self.stages["grpo"].get("adapter") or self.stages["sft"]["adapter"])
+    def _adapter(self) -> Path:
+        return self.out / str(self.stages["grpo"].get("adapter") or self.stages["sft"]["adapter"])
 
     def _address(self) -> str:
         return f"hf:{parse_spec(self.settings.base).name}+{self._adapter}"
 
     async def _evaluate(self) -> dict[str, Any]:
         held = list(read_questions(self.out / "held_out.jsonl"))
-        settings = EvaluationSettings(limits=self.settings.limits)
+        settings = EvaluationSettings(limits=self.settings.limits, concurrency=self.settings.num_asked_at_once)
         summaries = {}
         for name, address in (("before", f"hf:{self.settings.base}"), ("after", self._address())):
 
@@ -471,13 +493,31 @@ class _Run:
         both = compare([self.out / "before", self.out / "after"])
         first = next(iter(both.runs[0].subsets))
         tests = [{"metric": test.metric, **asdict(test.result)} for test in both.tests if test.subset == first]
-        return {"num_questions": len(held), **summaries, "tests": tests}
+        return {"num_questions": len(held), **summaries, "tests": tests + self._tests_of_searching()}
+
+    def _tests_of_searching(self) -> list[dict[str, Any]]:
+        """What only some questions have, gold pages and parts: tested over those."""
+        before, after = ({row.id: row for row in read_rows(self.out / name)} for name in ("before", "after"))
+        tests = []
+        for metric in ("gold_recall", "parts_covered"):
+            pairs = [
+                (getattr(before[key], metric), getattr(after[key], metric)) for key in before.keys() & after.keys()
+            ]
+            known = sorted((one, other) for one, other in pairs if one is not None and other is not None)
+            if known:
+                result = paired_test([float(one) for one, _ in known], [float(other) for _, other in known])
+                tests.append({"metric": metric, **asdict(result)})
+        return tests
 
     def _write_gguf(self, address: str) -> None:
         from parallelsearch.policy.gguf_export import write_gguf
 
         if not (self.out / "policy.gguf").exists():
             write_gguf(parse_spec(address.removeprefix("hf:")), self.out / "policy.gguf", "f16")
+
+
+def _about(question: Question) -> set[str]:
+    return names_keys(question.question, question.supporting_titles, question.kind)
 
 
 def encoded_with(encoder: Policy, trajectory: Trajectory) -> Trajectory:

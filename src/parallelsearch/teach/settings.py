@@ -8,10 +8,26 @@ from pydantic import Field
 
 from parallelsearch.config import Settings
 from parallelsearch.limits import Limits, Prices
+from parallelsearch.rollouts import MAX_CONCURRENT
 
-MAY_CHANGE = frozenset({"max_teacher_tokens", "prices", "gguf", "out", "corpus", "concurrency"})
-"""Settings that decide nothing that was already made: money, where things lie, what is written at the end. That the corpus
-is the same is known by its passages, not by its name."""
+MAY_CHANGE = frozenset(
+    {
+        "max_teacher_tokens",
+        "prices",
+        "gguf",
+        "out",
+        "corpus",
+        "questions",
+        "concurrency",
+        "micro_batch_tokens",
+        "num_asked_at_once",
+    }
+)
+"""Settings that decide nothing that was already made: money, where things lie, what the machine can take, what is written at
+the end. That corpus and questions are the same is known by what is in them, not by their names."""
+READ_LATE = {"base": "sft", "epochs": "sft", "lr": "sft", "batch_size": "sft", "lora_rank": "sft", "grpo_steps": "grpo"}
+"""The stage that first reads a setting, where others come before it: until it is done, the setting may change. Of `base` the
+model is read earlier, for its tokens: `run.py` sees to that."""
 
 
 class TeachSettings(Settings):
@@ -53,6 +69,8 @@ class TeachSettings(Settings):
     """What a million tokens read and a million written by the teacher cost."""
     concurrency: int = Field(default=8, ge=1)
     """How many requests the teacher gets at once."""
+    num_asked_at_once: int = Field(default=MAX_CONCURRENT, ge=1)
+    """How many held-out questions are under way at once; a GPU takes more."""
     gguf: bool = False
     seed: int = 0
 
@@ -70,5 +88,6 @@ class TeachSettings(Settings):
         return "file" if self.questions is not None else "teacher" if self.teacher is not None else "rules"
 
     def frozen(self) -> dict[str, Any]:
-        """What a run that goes on must share with its beginning."""
-        return {name: value for name, value in self.model_dump(mode="json").items() if name not in MAY_CHANGE}
+        """What a run that goes on must share with its beginning, each until the stage that reads it has begun."""
+        kept = {name: value for name, value in self.model_dump(mode="json").items() if name not in MAY_CHANGE}
+        return {**kept, "source": self.source}

@@ -102,6 +102,25 @@ async def test_missing_words_prove_nothing_but_another_nationality_does(
     )
 
 
+async def test_whether_two_things_share_something_is_quoted_from_both(encoder: TokenizerEncoder) -> None:
+    texts = {
+        "abcd": "abcd is a Debian package: a game. It belongs to the section games. It takes 3 kB.",
+        "efgh": "efgh is a Debian package: a section of a game. It belongs to the section fonts. It takes 5 kB.",
+    }
+    passages = [Passage(title, title, text) for title, text in texts.items()]
+    question = Question(
+        "Do the Debian packages abcd and efgh belong to the same section?",
+        ["no"],
+        id="s",
+        kind="parallel",
+        supporting_titles=list(texts),
+    )
+    trajectory = await taught(question, Search(BM25Retriever.from_passages(passages), k=2), encoder)
+    told = turns(trajectory)[-1].thought or ""
+    assert "belongs to the section games" in told
+    assert "belongs to the section fonts" in told
+
+
 @pytest.mark.parametrize(
     ("question", "answer", "begins"),
     [

@@ -8,6 +8,7 @@ evidence does not decide as the golden answer does is dropped.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,7 +36,15 @@ from parallelsearch.coldstart.english.evidence import (
     trait_words,
     without_nation,
 )
-from parallelsearch.coldstart.english.questions import Ask, aspect_of, mention_of, relation_words, same_name, stem_of
+from parallelsearch.coldstart.english.questions import (
+    Ask,
+    aspect_of,
+    content_words,
+    mention_of,
+    relation_words,
+    same_name,
+    stem_of,
+)
 from parallelsearch.coldstart.lesson import ColdStartSettings, Drop, Lesson, Seen, as_query
 from parallelsearch.data.alternatives import compared
 from parallelsearch.grammar import render_turn
@@ -284,7 +293,7 @@ class ComparisonLesson(Lesson):
 
     def by_sameness(self, pages: Sequence[Seen]) -> str:
         """Whether two things share a state, a family, a maker: quoted side by side. No rule checks the verdict."""
-        quotes = [self.trait_quote(page) for page in pages]
+        quotes = self.shared_quotes(pages) or [self.trait_quote(page) for page in pages]
         if quotes[0] is None or quotes[1] is None:
             raise Drop("nothing_to_quote")
         if normalise(self.answer) not in ("yes", "no"):
@@ -293,6 +302,18 @@ class ComparisonLesson(Lesson):
         verdict = "These are the same." if is_same else "These are different."
         told = f"{thoughts.quote(self.names[0], quotes[0])} {thoughts.quote(self.names[1], quotes[1])}"
         return f"{self.asked_for('yes or no')} {told} {verdict} So {self.answer}."
+
+    def shared_quotes(self, pages: Sequence[Seen]) -> list[Quote | None]:
+        """What may be shared ("belong to the same section"), quoted from both pages; nothing where one does not name it. What
+        the things are stands before their names, and to quote that from one and a section from the other proves nothing."""
+        asked = self.question.question
+        shared = re.search(r"\bsame ([\w-]+)", asked)
+        behind = asked[max((asked.find(name) + len(name) for name in self.names if name in asked), default=0) :]
+        if shared is None or shared[0] not in behind:
+            return []
+        found = [clause_about(page, content_words(behind), self.max_quote_words) for page in pages]
+        quotes = [one[0] for one in found if one is not None and overlap(one[0].words, [shared[1].lower()])]
+        return [*quotes] if len(quotes) == len(pages) else []
 
     def by_choice(self, pages: Sequence[Seen], min_lead: int = 1, otherwise: str = "no_difference_found") -> str:
         """Which of two fits: both quoted, then the words of the question that only one of the pages has, then whose they are.
