@@ -125,6 +125,9 @@ class ContinuedPolicy(OpenAIPolicy):
             text = self._tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
         return super().prompt(text, question, tools)
 
+    def _ids_of(self, text: str) -> None:
+        """A turn comes back as text, so the prompt goes out as text; ids are for counting."""
+
 
 def open_vllm(folder: str, is_batched: bool, arguments: argparse.Namespace) -> Policy:
     """vLLM in this process, behind the engines that training has for it."""
