@@ -284,13 +284,8 @@ def _budget_figure(whole: Seeds, seeds: Seeds, arm: str, size: int, num_rounds: 
     return f"{text}, {lead(difference(all_gold(a, lambda line: size, 1), all_gold(b, lambda line: size, num_rounds)))}"
 
 
-def whole_table(kept: Kept) -> str:
-    """The two arms without a model, on every dev question."""
-    return markdown(_BUDGET_HEAD, budget_lines(kept, (WHOLE, LABELLED)))
-
-
 def budget_table(kept: Kept) -> str:
-    """Those two and the policies that matter most, on the dev questions that all of them have."""
+    """The two arms without a model and the policies that matter most, on the dev questions that all of them have."""
     chosen = [name for name in (NOW, *_main_pair(kept)) if name in kept.policies]
     table = markdown(_BUDGET_HEAD, budget_lines(kept, (WHOLE, LABELLED, *chosen)))
     return _with_seeds(kept, table, chosen)
@@ -346,12 +341,24 @@ def wide_table(kept: Kept) -> str:
                 seeds = lines_of(kept, arm, holds, turns)
                 names = ("em", "parts_covered", "num_llm_calls", "all_gold_ratio", "cut_ratio")
                 em, covered, calls, gold, cut = metrics(seeds, *names)
+                chance = figure(float(np.mean([line.row.chance for line in seeds[0]])))
                 out = np.mean([line.row.stop == "max_tokens" for seed in seeds for line in seed])
-                figures = [bare(covered), bare(calls, 2), with_interval(em), bare(gold), bare(cut), figure(float(out))]
-                lines.append([name, str(len(seeds[0])), _named(arm, turns, allowed), *figures])
+                figures = [bare(covered), bare(calls, 2), chance, with_interval(em), bare(gold), bare(cut)]
+                lines.append([name, str(len(seeds[0])), _named(arm, turns, allowed), *figures, figure(float(out))])
     if not lines:
         return NOTHING
-    head = ("wide", "n", "policy", "parts covered", "calls", "EM", "all gold at hand", "passages cut", "out of room")
+    head = (
+        "wide",
+        "n",
+        "policy",
+        "parts covered",
+        "calls",
+        "chance",
+        "EM",
+        "all gold at hand",
+        "passages cut",
+        "no room",
+    )
     return _with_seeds(kept, markdown(head, lines), policies(kept))
 
 
@@ -605,7 +612,6 @@ def wide_figures(kept: Kept) -> list[Figure]:
 
 
 TABLES: dict[str, Callable[[Kept], str]] = {
-    "whole": whole_table,
     "budget": budget_table,
     "arms": arms_table,
     "wide": wide_table,
