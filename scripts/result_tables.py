@@ -25,6 +25,8 @@ Holds = Callable[[Line], bool]
 Seeds = Sequence[Sequence[Line]]
 """The lines of each seed of an arm, the same questions in the same order."""
 
+SHIPPED = "rl-parallel"
+MANY_ROUNDS = 9
 NOW = "parallel-1"
 """The adapter that the goals are measured against."""
 ORDER = (NOW, "sft-sequential", "sft-parallel", "rl-sequential", "rl-parallel")
@@ -308,6 +310,36 @@ _ARM_COLUMNS = {
     "all gold at hand": "all_gold_ratio",
     "EM given gold": "em_given_gold",
 }
+
+
+_BRIEF: dict[str, tuple[Holds, int]] = {
+    "2 to 4 independent parts, made from pages": (_wide(2, 3, 4), MANY_ROUNDS),
+    "5 to 8 independent parts, made from pages": (_wide(*range(MANY_PARTS, 9)), MANY_ROUNDS),
+    "two parallel rounds, made from pages": (SUBSETS["mixed-balanced"], TURNS),
+    "HotpotQA and 2Wiki, comparisons of two": (SUBSETS["comparisons, pooled"], TURNS),
+    "2Wiki, two parallel rounds": (SUBSETS["2Wiki-mixed"], TURNS),
+    "HotpotQA, 2Wiki and MuSiQue, chains": (SUBSETS["chains"], TURNS),
+}
+"""What the first screens show, and the rounds that who searches one thing at a time may take."""
+
+
+def brief_table(kept: Kept) -> str:
+    """The policy that ships and its twin."""
+    lines = []
+    for name, (holds, rounds) in _BRIEF.items():
+        a, b = lines_of(kept, twin_of(SHIPPED), holds, rounds), lines_of(kept, SHIPPED, holds, TURNS)
+        if not a or not b:
+            continue
+        (calls_a, em_a), (calls_b, em_b, covered) = (
+            metrics(a, "num_llm_calls", "em"),
+            metrics(b, "num_llm_calls", "em", "parts_covered"),
+        )
+        chance = figure(float(np.mean([line.row.chance for line in b[0]])), 2)
+        calls = f"**{bare(calls_b, 2)}** instead of {bare(calls_a, 2)}"
+        figures = [chance, bare(em_a), bare(em_b), lead(em_difference(a, b)), calls, bare(covered, 2)]
+        lines.append([name, f"{len(b[0]):,}", *figures])
+    head = ("questions", "n", "coin flip", "EM, one at a time", "EM, all at once", "difference", "LLM calls")
+    return markdown((*head, "parts asked at once"), lines) if lines else NOTHING
 
 
 def arms_table(kept: Kept) -> str:
@@ -612,6 +644,7 @@ def wide_figures(kept: Kept) -> list[Figure]:
 
 
 TABLES: dict[str, Callable[[Kept], str]] = {
+    "brief": brief_table,
     "budget": budget_table,
     "arms": arms_table,
     "wide": wide_table,
