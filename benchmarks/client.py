@@ -199,7 +199,7 @@ async def _load(ask: Callable[[], Awaitable[None]], connections: int, seconds: f
 async def measure(url: str, connections: int, rounds: int, seconds: float, server: int) -> dict[str, float]:
     policy = OpenAIPolicy(f"{url}/v1", "tiny", stream=True)
     segments = [Segment("prompt", "Who was born first, Monet or Pissarro?")]
-    fields = policy._fields(segments, grammar.STOP_STRINGS, 64, Sampling())
+    fields = policy._body(policy._fields(segments, grammar.STOP_STRINGS, 64, Sampling()), True)
     body, headers = json.dumps(fields).encode(), {"Content-Type": "application/json"}
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 

@@ -13,9 +13,9 @@ questions of the file warms up and does not count.
 | slot | `hf:`, our own engine |
 | vllm | vLLM's `AsyncLLM` behind the policy that training uses; no HTTP |
 | vllm-batch | vLLM's `LLM` behind the engine that training uses: turns are gathered, and a call blocks |
-| server | `vllm serve` through `openai:`, as it is: streamed, a seed for each rollout |
+| server | `vllm serve` through `openai:`, as it is: nobody listens, so each turn comes in one piece; a seed for each rollout |
 | server-unseeded | the same without seeds: with one, vLLM draws each row by itself |
-| server-whole | without seeds, and each turn in one piece (`?stream=0`) |
+| server-streamed | without seeds, and each turn streamed although nobody listens (`?stream=1`) |
 | server-dispatch | without seeds, streamed, and each query is started while the turn is still being written |
 
 A server gets the prompt in the model's own template and continues one text (`api=completions`), as the other engines do.
@@ -63,7 +63,7 @@ SERVER_MODEL = "parallelsearch"
 SERVERS: dict[str, dict[str, Any]] = {
     "server": {},
     "server-unseeded": {"extra_body": {"seed": None}},
-    "server-whole": {"extra_body": {"seed": None}, "stream": False},
+    "server-streamed": {"extra_body": {"seed": None}, "stream": True},
     "server-dispatch": {"extra_body": {"seed": None}},
 }
 ENGINES = ("slot", "vllm", "vllm-batch", *SERVERS)

@@ -37,6 +37,8 @@ from parallelsearch.trajectory import Author, Query, Question, Reading, Segment,
 MIN_OBSERVATION_TOKENS = 64
 ANSWER_SHARE_OF_DEADLINE = 0.25
 """This part of the time is kept for the turn that must answer."""
+SHORT_S = 60.0
+"""A turn with less time than this may be cut off, whatever the engine is."""
 
 _ODD_DATA = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _numbers = itertools.count()
@@ -163,8 +165,6 @@ class _Run:
         self.num_side_calls = 0
         self.num_read = self.num_written = 0  # over all calls, as a server's bill counts them
         self.max_tokens = min(limits.max_tokens, policy.max_context or limits.max_tokens)
-        # Following a turn as it is written costs decoding: only where something comes of it.
-        self.listens = policy.streams and (dispatches_early or on_event is not None or limits.timeout_s is not None)
         self.dispatches_early = dispatches_early and policy.streams
         self.tasks: dict[str, asyncio.Task[Found]] = {}
         self.written = ""  # of the turn being written, where the policy streams
@@ -273,17 +273,20 @@ class _Run:
             self.emit("text", number, piece)
 
         whole = self.dialect.whole_prompt(self.prompt, self.trajectory.segments, is_last)
+        left_s = self.time_left(answering=not may_search)
+        # To follow a turn as it is written costs decoding, and on a server an event for each token: only where something
+        # comes of it.
+        listens = whole is None and self.policy.streams
+        listens = listens and (reader is not None or self.on_event is not None or self.may_be_cut(left_s))
         try:
-            async with asyncio.timeout(self.time_left(answering=not may_search)):
+            async with asyncio.timeout(left_s):
                 if whole is None:
                     generation = await self.call(
                         self.trajectory.segments,
                         session,
                         self.dialect.stop,
-                        on_text if self.listens else None,
-                        **(
-                            {**self.with_tools, "on_call": on_call if self.listens else None} if self.with_tools else {}
-                        ),
+                        on_text if listens else None,
+                        **({**self.with_tools, "on_call": on_call if listens else None} if self.with_tools else {}),
                     )
                 else:
                     generation = await self.call_apart(whole, session, self.dialect.stop)
@@ -292,7 +295,7 @@ class _Run:
             self.withdraw()
             self.trajectory.answer = self.dialect.partial_answer(self.written) or self.trajectory.answer
             return None
-        if not self.listens or whole is not None:
+        if not listens:
             self.emit("text", number, generation.text)
         return self.read(generation, record, is_last), record
 
@@ -395,6 +398,7 @@ class _Run:
         asked = reading_prompt(
             self.trajectory.question, hits, self.context, room, reader.count_tokens, reader.special_tokens
         )
+        is_heard = reader.streams and self.on_event is not None
         async with reader.session(session) as key:
             generation = await reader.generate(
                 [reader.prompt(asked, self.trajectory.question)],
@@ -402,9 +406,9 @@ class _Run:
                 max_tokens=self.limits.max_tokens_per_turn,
                 sampling=self.sampling,
                 session=key,
-                on_text=(lambda piece: self.emit("text", number, piece)) if reader.streams else None,
+                on_text=(lambda piece: self.emit("text", number, piece)) if is_heard else None,
             )
-        if not reader.streams:
+        if not is_heard:
             self.emit("text", number, generation.text)
         record.text, record.num_tokens = generation.text, generation.num_tokens
         answer = answer_in(generation.text)
@@ -581,6 +585,12 @@ class _Run:
             return None
         share = 1.0 if answering or self.until != "answer" else 1.0 - ANSWER_SHARE_OF_DEADLINE
         return max(0.0, self.limits.timeout_s * share - self.now())
+
+    def may_be_cut(self, left_s: float | None) -> bool:
+        """Whether the deadline may come while a turn is written that is begun now. It is followed then, since an answer that
+        it had begun is kept. Of a turn that takes four times as long as any before it, and over a minute, none is kept."""
+        longest_s = max((turn.generate_s for turn in self.trajectory.turns), default=0.0)
+        return left_s is not None and left_s < max(SHORT_S, 4 * longest_s)
 
     def emit(
         self,

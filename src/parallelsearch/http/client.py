@@ -42,6 +42,9 @@ _MAX_DETAIL = 300
 _LARGE_BODY = 1 << 20  # aiohttp wants more than this as a file
 # uvicorn, and so vLLM, closes what was idle for 5 s: we let go first, so that no request meets a closing connection.
 _KEEPALIVE_S = 4.0
+GATHER_FROM = 64
+"""With more event streams than this open at once, what comes on one is read every `GATHER_S` and not piece by piece."""
+GATHER_S = 0.05
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
@@ -134,6 +137,7 @@ class HttpClient:
         self._secrets = [secret for secret in secrets if secret]
         self._max_connections = max_connections
         self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        self._gathers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Gather] = weakref.WeakKeyDictionary()
         self._targets: dict[str, _Target] = {}
         weakref.finalize(self, _close_all, self._sessions)
 
@@ -166,10 +170,12 @@ class HttpClient:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
+        read_timeout_s: float | None = None,
     ) -> Stream:
         """`async with client.stream(...) as answer:` gives the head; leaving early closes the connection. `TimeoutError`
-        is raised if the body has not ended after `timeout_s`."""
-        return Stream(self, method, url, content, params, headers, timeout_s)
+        is raised if the body has not ended after `timeout_s`. `read_timeout_s` is for this answer what the client's own is
+        for all others."""
+        return Stream(self, method, url, content, params, headers, timeout_s, read_timeout_s)
 
     def error_of(self, response: Response) -> ParallelSearchError | None:
         """The error a response stands for, to be raised or returned by the caller; None if its status is fine.
@@ -222,10 +228,19 @@ class HttpClient:
             )
         return session
 
-    def _timeout(self, total_s: float | None) -> aiohttp.ClientTimeout:
+    def _gather(self) -> _Gather:
+        loop = asyncio.get_running_loop()
+        gather = self._gathers.get(loop)
+        if gather is None:
+            gather = self._gathers[loop] = _Gather()
+        return gather
+
+    def _timeout(self, total_s: float | None, read_s: float | None) -> aiohttp.ClientTimeout:
         import aiohttp
 
-        return aiohttp.ClientTimeout(total_s, None, self.read_timeout_s, self.connect_timeout_s)
+        return aiohttp.ClientTimeout(
+            total_s, None, self.read_timeout_s if read_s is None else read_s, self.connect_timeout_s
+        )
 
     def _target(self, url: str) -> _Target:
         target = self._targets.get(url)
@@ -289,17 +304,44 @@ class HttpClient:
         return self._permanent(f"{target} failed: {reason}")
 
 
+class _Gather:
+    """The event streams of one loop. To be woken for each token costs many times what it takes to read the token, so while
+    many streams are open a connection that was just read rests until the next beat; what arrives meanwhile comes at once."""
+
+    __slots__ = ("__weakref__", "_resting", "num_open")
+
+    def __init__(self) -> None:
+        self.num_open = 0
+        self._resting: list[asyncio.ReadTransport] = []
+
+    def rest(self, transport: asyncio.ReadTransport) -> None:
+        if transport.is_closing():
+            return
+        transport.pause_reading()
+        self._resting.append(transport)
+        if len(self._resting) == 1:
+            asyncio.get_running_loop().call_later(GATHER_S, self._beat)
+
+    def _beat(self) -> None:
+        resting, self._resting = self._resting, []
+        for transport in resting:
+            if not transport.is_closing():
+                transport.resume_reading()
+
+
 class Stream:
-    """One answer as it arrives: the head is there once it is entered, the body comes by `chunk` or `read`."""
+    """One answer as it arrives: the head is there once it is entered, the body comes by `chunk`, `events` or `read`."""
 
     __slots__ = (
         "_client",
         "_content",
+        "_gather",
         "_headers",
         "_is_over",
         "_method",
         "_num_bytes",
         "_params",
+        "_read_timeout_s",
         "_response",
         "_timeout_s",
         "_unpacker",
@@ -318,9 +360,11 @@ class Stream:
         params: Mapping[str, str] | None,
         headers: Mapping[str, str] | None,
         timeout_s: float | None,
+        read_timeout_s: float | None,
     ) -> None:
         self._client, self._method, self._url, self._content = client, method, url, content
-        self._params, self._headers, self._timeout_s = params, headers, timeout_s
+        self._params, self._headers, self._timeout_s, self._read_timeout_s = params, headers, timeout_s, read_timeout_s
+        self._gather: _Gather | None = None
         self._response: aiohttp.ClientResponse | None = None
         self._unpacker: Unpacker | None = None
         self._num_bytes = 0
@@ -345,7 +389,7 @@ class Stream:
                 allow_redirects=False,
                 proxy=target.proxy,
                 ssl=target.tls,
-                timeout=client._timeout(self._timeout_s),
+                timeout=client._timeout(self._timeout_s, self._read_timeout_s),
             )
         except Exception as error:  # aiohttp's errors, the socket's, and ValueError for what cannot be sent
             if self._timeout_s is not None and type(error) is TimeoutError:
@@ -364,6 +408,9 @@ class Stream:
 
     async def __aexit__(self, *_: object) -> None:
         response, self._response = self._response, None
+        if self._gather is not None:
+            self._gather.num_open -= 1
+            self._gather = None
         if response is not None:
             if self._is_over:
                 response.release()
@@ -396,6 +443,18 @@ class Stream:
             raise client._failure(error, self.where) from error
         self._is_over = True
         return b""
+
+    async def events(self) -> bytes:
+        """As `chunk`, for a body that comes in many small pieces over a long time: while many such are open at once, the
+        pieces of a twentieth of a second come together."""
+        if self._gather is None:
+            self._gather = self._client._gather()
+            self._gather.num_open += 1
+        elif self._gather.num_open > GATHER_FROM and self._response is not None:
+            connection = self._response.connection  # None once the end has arrived
+            if connection is not None and connection.transport is not None:
+                self._gather.rest(connection.transport)
+        return await self.chunk()
 
     async def read(self) -> Response:
         """The rest of the body."""

@@ -52,6 +52,9 @@ class AnthropicPolicy(ServerPolicy):
     options: Mapping[str, type] = {"thinking": str, "thinking_tokens": int, **ServerPolicy.options}
     example = PUBLIC
     empty_purse = "enforced_spend_limit_reached"
+    streams_unheard = (
+        True  # thinking may take minutes, and networks on the way give up a connection that is silent so long
+    )
 
     def __init__(
         self,
@@ -227,6 +230,7 @@ class AnthropicPolicy(ServerPolicy):
                 content=json_bytes(body),
                 headers=self._headers(key),
                 timeout_s=self._left_s(deadline_s),
+                read_timeout_s=self._silence_s(self.streams),
             ) as answer:
                 if answer.status < 300:
                     await self._read_answer(answer, turn, key)

@@ -1,4 +1,4 @@
-"""A policy behind any OpenAI-compatible server: one HTTP request a turn, streamed, with time-outs and retries.
+"""A policy behind any OpenAI-compatible server: one HTTP request a turn, with time-outs and retries.
 
 `chat` sends the prompt and the results as user messages, since most chat servers cannot go on with an assistant message;
 `completions` sends the whole text and is continued where it ends. Whatever a server does at a stop string (strip it, keep
@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 from parallelsearch.dialect import Tool
 from parallelsearch.errors import NoToolsError, PolicyError, TransientError, UsageError
-from parallelsearch.http import error_detail, retrying
+from parallelsearch.http import Response, error_detail, retrying
 from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
 from parallelsearch.policy.openai_wire import Turn, json_bytes
-from parallelsearch.policy.server import MAX_CHARS_PER_TOKEN, ServerPolicy, is_about_context
+from parallelsearch.policy.server import GATEWAY_TIMEOUTS, MAX_CHARS_PER_TOKEN, ServerPolicy, is_about_context
 from parallelsearch.trajectory import Author, Segment
 
 log = logging.getLogger(__name__)
@@ -80,6 +80,7 @@ class OpenAIPolicy(ServerPolicy):
         self._sends_reasoning = False
         self._encode = encode
         self._max_tokens_field = "max_tokens"
+        self._passes_stops = False
 
     @classmethod
     def from_address(cls, address: str, **options: Any) -> OpenAIPolicy:
@@ -144,6 +145,7 @@ class OpenAIPolicy(ServerPolicy):
                     self.dialect = None
                     raise NoToolsError(f"the model '{self.model}' was trained on tags")
             fields = self._fields(segments, stop, max_tokens, sampling, tools)
+            is_heard = on_text is not None or on_call is not None
             turn, generation = await self._try(
                 lambda said, on_call: Turn(
                     stop,
@@ -153,10 +155,11 @@ class OpenAIPolicy(ServerPolicy):
                     on_call=on_call,
                     max_chars=max_tokens * MAX_CHARS_PER_TOKEN,
                 ),
-                lambda turn, deadline_s: self._exchange(fields, segments, turn, deadline_s),
+                lambda turn, deadline_s: self._exchange(fields, segments, turn, deadline_s, is_heard),
                 on_call,
                 deadline_s,
             )
+        self._passes_stops = self._passes_stops or (turn.has_stopped and turn.ran_on)
         if self.api == "completions" and turn.prompt_ids is not None:
             _adopt_prompt_ids(segments, turn.prompt_ids)
         return generation
@@ -176,7 +179,6 @@ class OpenAIPolicy(ServerPolicy):
             "max_tokens": max_tokens,
             "temperature": sampling.temperature,
             "stop": list(stop) or None,
-            "stream": self.streams,
             "reasoning_effort": self.reasoning_effort,
         }
         if tools:
@@ -188,8 +190,6 @@ class OpenAIPolicy(ServerPolicy):
             known = [item for part in ids if part is not None for item in part]
             is_exact = self._encode is not None and all(part is not None for part in ids)
             fields["prompt"] = known if is_exact else "".join(segment.text for segment in segments)
-        if self.streams:
-            fields["stream_options"] = {"include_usage": True}
         if sampling.top_p != 1.0:
             fields["top_p"] = sampling.top_p
         if sampling.temperature > 0:
@@ -200,13 +200,24 @@ class OpenAIPolicy(ServerPolicy):
         fields |= self.extra_body
         return {key: value for key, value in fields.items() if value is not None}
 
-    def _body(self, fields: dict[str, Any]) -> dict[str, Any]:
+    def _streams_for(self, is_heard: bool, has_stop: bool = False) -> bool:
+        """A server that runs past the stop strings is streamed, too: what it writes after one is not waited for then."""
+        cuts = has_stop and (self._passes_stops or "stop" in self._unknown_fields)
+        return super()._streams_for(is_heard or cuts)
+
+    def _body(self, fields: dict[str, Any], streams: bool) -> dict[str, Any]:
         """The fields, in the words this server is known to understand."""
+        way: dict[str, Any] = {"stream": streams}
+        if streams:
+            way["stream_options"] = {"include_usage": True}
+        elif self._stream_asked is None and not self.streams:  # it refused the field; whole is what it does without
+            way = {}
+        body = {**{key: value for key, value in way.items() if key not in self.extra_body}, **fields}
         if not self._unknown_fields and self._max_tokens_field == "max_tokens":
-            return fields
+            return body
         return {
             self._max_tokens_field if key == "max_tokens" else key: value
-            for key, value in fields.items()
+            for key, value in body.items()
             if key not in self._unknown_fields
         }
 
@@ -239,34 +250,46 @@ class OpenAIPolicy(ServerPolicy):
     # ---- the answer --------------------------------------------------------------------------------------------------
 
     async def _exchange(
-        self, fields: dict[str, Any], segments: Sequence[Segment], turn: Turn, deadline_s: float
+        self, fields: dict[str, Any], segments: Sequence[Segment], turn: Turn, deadline_s: float, is_heard: bool
     ) -> None:
         """Send the request and feed the turn with what comes back."""
         path = "chat/completions" if self.api == "chat" else "completions"
-        for _ in range(len(_OPTIONAL_FIELDS) + 3):
-            body = self._body(fields)
-            content = json_bytes(body)
+        for _ in range(len(_OPTIONAL_FIELDS) + 5):
+            body = self._body(fields, self._streams_for(is_heard, "stop" in fields))
+            streams = bool(body.get("stream"))
             key = self._key()
-            async with self._http.stream(
-                "POST",
-                self._endpoint(path),
-                content=content,
-                headers=self._headers(key),
-                timeout_s=self._left_s(deadline_s),
-            ) as answer:
-                if answer.status >= 300:
+            with self._patience(streams):
+                async with self._http.stream(
+                    "POST",
+                    self._endpoint(path),
+                    content=json_bytes(body),
+                    headers=self._headers(key),
+                    timeout_s=self._left_s(deadline_s),
+                    read_timeout_s=self._silence_s(streams),
+                ) as answer:
+                    if answer.status < 300:
+                        await self._read_answer(answer, turn, key)
+                        return
                     response = await answer.read()
-                    detail = error_detail(response)
-                    if response.status in (400, 422) and self._learn(body, detail):
-                        continue
-                    if response.status in (400, 422) and self._learn_reasoning(fields, segments, detail):
-                        continue
-                    error = await self._status_error(response)
-                    if "tools" in body and response.status in _ABOUT_TOOLS and _TOOLS.search(detail):
-                        raise self._without_tools(error)
-                    raise error
-                await self._read_answer(answer, turn, key)
-                return
+                await self._learn_from(response, fields, segments, body)
+
+    async def _learn_from(
+        self, response: Response, fields: dict[str, Any], segments: Sequence[Segment], body: dict[str, Any]
+    ) -> None:
+        """Return if the server refused something that it can be asked without; raise what is wrong otherwise."""
+        detail = error_detail(response)
+        if response.status in (400, 422) and (
+            self._learn(body, detail)
+            or self._learn_stream(body, detail)
+            or self._learn_reasoning(fields, segments, detail)
+        ):
+            return
+        error = await self._status_error(response)
+        if response.status in GATEWAY_TIMEOUTS and not body.get("stream"):
+            self._stream_all(str(error))
+        if "tools" in body and response.status in _ABOUT_TOOLS and _TOOLS.search(detail):
+            raise self._without_tools(error)
+        raise error
 
     async def _not_found_hint(self) -> str:
         try:

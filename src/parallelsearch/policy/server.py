@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,11 @@ MAX_CHARS_PER_TOKEN = 128
 """No tokenizer has longer ones; a stream that goes on past so many does not keep to its limit."""
 _GRACE_S = 0.5
 """How long a server may take to say goodbye (usage, end of stream) after the stop string."""
+_LONG_SILENCE_S = 30.0
+"""A whole turn that fails after as long a wait may have failed because of the wait."""
+GATEWAY_TIMEOUTS = (504, 524)
+"""Said by what stands before a server and did not want to wait for it; 524 is Cloudflare's."""
+_STREAM = re.compile(r"\bstream(?:s|ed|ing)?\b", re.I)
 _CONTEXT = re.compile(
     r"context.{0,10}(length|window|size|limit)|maximum.{0,20}(length|tokens)|prompt.{0,20}too long", re.I
 )
@@ -41,7 +47,9 @@ class ServerPolicy(Policy):
     """A model behind `base_url`.
 
     `timeout_s` bounds the whole turn, retries included, `read_timeout_s` the silence between two chunks of a stream.
-    `extra_body` is merged into every request; a value of None leaves a field out.
+    `stream` left out, a turn is streamed where somebody listens, and else comes in one piece, which costs client and server
+    a fraction of it; True streams every turn, False none. `extra_body` is merged into every request; a value of None leaves
+    a field out.
     """
 
     options: Mapping[str, type] = {
@@ -59,6 +67,8 @@ class ServerPolicy(Policy):
     example = "http://localhost:8000/v1"
     empty_purse = "insufficient_quota"
     """Stands in an answer that has the status of a rate limit and means a bill: waiting does not help."""
+    streams_unheard = False
+    """Turns are streamed also where nobody listens, unless the caller says otherwise."""
 
     def __init__(
         self,
@@ -71,7 +81,7 @@ class ServerPolicy(Policy):
         read_timeout_s: float = 120.0,
         max_attempts: int = 4,
         max_wait_s: float = 30.0,
-        stream: bool = True,
+        stream: bool | None = None,
         reasoning_effort: str | None = None,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
@@ -91,7 +101,9 @@ class ServerPolicy(Policy):
         self.api_key_env = api_key_env
         self.timeout_s, self.connect_timeout_s, self.read_timeout_s = timeout_s, connect_timeout_s, read_timeout_s
         self.max_attempts, self.max_wait_s = max_attempts, max_wait_s
-        self.streams = stream
+        self.streams = stream is not False
+        self._stream_asked = stream
+        self._streams_all = self.streams_unheard if stream is None else stream
         self.reasoning_effort = reasoning_effort
         self.extra_body = dict(extra_body or {})
         try:
@@ -102,8 +114,7 @@ class ServerPolicy(Policy):
             "model server",
             permanent=PolicyError,
             connect_timeout_s=connect_timeout_s,
-            # A whole answer comes after a long silence, a streamed one does not.
-            read_timeout_s=min(read_timeout_s, timeout_s) if stream else timeout_s,
+            read_timeout_s=min(read_timeout_s, timeout_s),
         )
         self._unknown_fields: set[str] = set()
 
@@ -145,6 +156,46 @@ class ServerPolicy(Policy):
             log.warning("%s does not take %s; asked without from now on", self._who, ", ".join(sorted(fields)))
         self._unknown_fields |= fields
         return bool(fields)
+
+    # ---- streamed or whole -------------------------------------------------------------------------------------------
+
+    def _streams_for(self, is_heard: bool) -> bool:
+        """Whether a turn is asked for piece by piece."""
+        return self.streams and (self._streams_all or is_heard)
+
+    def _silence_s(self, streams: bool) -> float:
+        """How long the connection may be silent. A whole answer comes after a silence as long as the turn takes."""
+        return min(self.read_timeout_s, self.timeout_s) if streams else self.timeout_s
+
+    def _learn_stream(self, body: Mapping[str, Any], detail: str) -> bool:
+        """A server that answers in one way only is asked in that way from now on. True if there is another way to ask."""
+        if self._stream_asked is not None or "stream" in self.extra_body or not _STREAM.search(detail):
+            return False
+        if body.get("stream"):
+            if self.streams:
+                log.warning("%s does not stream; turns come whole from now on (%s)", self._who, detail)
+            self.streams = False
+            return True
+        return self.streams and self._stream_all(detail)
+
+    def _stream_all(self, why: str) -> bool:
+        if self._stream_asked is not None or not self.streams:
+            return False
+        if not self._streams_all:
+            log.warning("%s gives no whole turns; they are streamed from now on (%s)", self._who, why)
+        self._streams_all = True
+        return True
+
+    @contextmanager
+    def _patience(self, streams: bool) -> Iterator[None]:
+        """Before a server there may be something that gives a silent connection up: from then on turns are streamed."""
+        start_s = time.monotonic()
+        try:
+            yield
+        except TransientError as error:
+            if not streams and time.monotonic() - start_s >= _LONG_SILENCE_S:
+                self._stream_all(str(error))
+            raise
 
     # ---- the answer --------------------------------------------------------------------------------------------------
 
@@ -210,11 +261,11 @@ class ServerPolicy(Policy):
         clock = asyncio.get_running_loop().time
         while not is_over:
             if deadline_s is None or answer.is_at_end:
-                chunk = await answer.chunk()
+                chunk = await answer.events()
             else:  # the turn is there, whatever becomes of the rest
                 try:
                     async with asyncio.timeout_at(deadline_s):
-                        chunk = await answer.chunk()
+                        chunk = await answer.events()
                 except (TimeoutError, PolicyError, TransientError):
                     return
             is_over = not chunk
