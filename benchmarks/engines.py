@@ -13,7 +13,7 @@ questions of the file warms up and does not count.
 | slot | `hf:`, our own engine |
 | vllm | vLLM's `AsyncLLM` behind the policy that training uses; no HTTP |
 | vllm-batch | vLLM's `LLM` behind the engine that training uses: turns are gathered, and a call blocks |
-| server | `vllm serve` through `openai:`, as it is: nobody listens, so each turn comes in one piece; a seed for each rollout |
+| server | `vllm serve` through `openai:`, as it is: each turn in one piece, since nobody listens; a seed for each rollout |
 | server-unseeded | the same without seeds: with one, vLLM draws each row by itself |
 | server-streamed | without seeds, and each turn streamed although nobody listens (`?stream=1`) |
 | server-dispatch | without seeds, streamed, and each query is started while the turn is still being written |

@@ -24,6 +24,7 @@ import pytest
 
 from parallelsearch.errors import ParallelSearchError, SearchError, SearchTimeoutError, TransientSearchError, UsageError
 from parallelsearch.http import HttpClient, Response, checked_url, get_now, is_loopback, without_secrets
+from parallelsearch.http import client as http_client
 from parallelsearch.http.address import proxy_for
 
 
@@ -413,6 +414,63 @@ async def test_connections_are_used_again_unless_an_answer_was_left_early() -> N
         await asking.request("GET", url, timeout_s=60)
         assert len(set(connections)) == 2
         await asking.aclose()
+
+
+async def test_pieces_come_together_while_many_streams_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = [b"%d\n" % number for number in range(20)]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for piece in pieces:
+            writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            await asyncio.sleep(0.01)
+        writer.write(b"0\r\n\r\n")
+
+    async def read(url: str) -> list[bytes]:
+        found = []
+        async with own.stream("GET", url) as stream:
+            while piece := await stream.events():
+                found.append(piece)
+        return found
+
+    monkeypatch.setattr(http_client, "GATHER_S", 1.0)
+    monkeypatch.setattr(http_client, "GATHER_FROM", 2)
+    own = client()
+    async with served(answer) as (url, heads):
+        for number in (2, 3, 3):  # the third finds the connections of the second, and they are awake
+            read_all = await asyncio.gather(*(read(url) for _ in range(number)))
+            assert [b"".join(found) for found in read_all] == [b"".join(pieces)] * number
+            if number == 2:  # as they come; a busy machine may join some
+                few = min(len(found) for found in read_all)
+            else:
+                assert max(len(found) for found in read_all) < few
+        response = await own.request("GET", url, timeout_s=60)
+        assert response.content == b"".join(pieces)
+        await own.aclose()
+    assert len(heads) == 9
+
+
+async def test_a_stream_that_rests_can_be_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
+        await writer.drain()
+        await reader.read(1)
+        left.set()
+
+    monkeypatch.setattr(http_client, "GATHER_S", 0.05)
+    monkeypatch.setattr(http_client, "GATHER_FROM", 0)
+    own = client()
+    async with served(answer) as (url, _):
+        async with own.stream("GET", url) as stream:
+            assert await stream.events() == b"a"
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await stream.events()
+        await asyncio.wait_for(left.wait(), 60)
+        await asyncio.sleep(0.1)  # the beat finds a connection that is gone
+        await own.aclose()
 
 
 async def test_cancelling_closes_the_connection() -> None:

@@ -49,7 +49,8 @@ def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- what is sent ----------------------------------------------------------------------------------------------------
 
 
-async def test_chat_request_holds_the_turns_as_messages() -> None:
+@pytest.mark.parametrize("is_heard", [True, False])
+async def test_chat_request_holds_the_turns_as_messages(is_heard: bool) -> None:
     segments = [
         Segment("prompt", "Who is older?"),
         Segment("model", SEARCH),
@@ -57,7 +58,7 @@ async def test_chat_request_holds_the_turns_as_messages() -> None:
         Segment("notice", "\nAnswer now.\n"),
     ]
     async with FaultServer(engine(ANSWER)) as server:
-        await ask(policy_for(server), segments, max_tokens=77)
+        await ask(policy_for(server), segments, [] if is_heard else None, max_tokens=77)
     assert server.requests[0].path == "/v1/chat/completions"
     assert server.bodies[0] == {
         "model": "tiny",
@@ -69,8 +70,7 @@ async def test_chat_request_holds_the_turns_as_messages() -> None:
         "max_tokens": 77,
         "temperature": 0.0,
         "stop": ["</search>", "</answer>"],
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        **({"stream": True, "stream_options": {"include_usage": True}} if is_heard else {"stream": False}),
     }
 
 
@@ -228,10 +228,10 @@ async def test_broken_stream_that_cannot_be_repeated_is_an_error(second: str, wo
 
 async def test_silence_is_cut_short() -> None:
     async with FaultServer(hang) as server:
-        assert "did not answer in time" in await failure(policy_for(server, read_timeout_s=1))
+        assert "did not answer in time" in await failure(policy_for(server, read_timeout_s=1), [])
         assert len(server.requests) == 1
     async with FaultServer(events(chunk("half a"), after="hang")) as server:
-        assert "did not answer in time" in await failure(policy_for(server, read_timeout_s=1))
+        assert "did not answer in time" in await failure(policy_for(server, read_timeout_s=1), [])
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -243,9 +243,10 @@ async def test_turn_has_a_time_limit_of_its_own(stream: bool) -> None:
     assert re.search(r"did not (finish the turn within 0.4 s|answer in time)", message)
 
 
-async def test_cancelling_a_turn_closes_its_connection() -> None:
-    async with FaultServer(engine("word " * 1000, pause_s=0.02)) as server:
-        policy = policy_for(server)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_cancelling_a_turn_closes_its_connection(stream: bool) -> None:
+    async with FaultServer(engine("word " * 1000, pause_s=0.02) if stream else hang) as server:
+        policy = policy_for(server, stream=stream)
         turn = asyncio.ensure_future(ask_open(policy))
         for _ in range(6_000):
             if server.requests:
@@ -338,7 +339,7 @@ async def test_redirect_is_told_not_followed() -> None:
 async def test_fields_a_server_does_not_know_are_left_out_from_then_on() -> None:
     unknown = "Unexpected fields in the request: {'stream_options', 'seed'}"
     async with FaultServer(status(422, {"detail": unknown}), engine(ANSWER)) as server:
-        policy = policy_for(server)
+        policy = policy_for(server, stream=True)
         for _ in range(2):
             generation = await ask(policy, sampling=Sampling(temperature=1.0, seed=3))
     assert generation.text == ANSWER

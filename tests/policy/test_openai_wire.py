@@ -63,7 +63,7 @@ async def test_turn_ends_with_the_stop_string_whatever_the_server_does(
 async def test_server_that_runs_on_is_cut_off() -> None:
     text = SEARCH + " and on" * 5000
     async with FaultServer(engine(text, "ignore", piece=7, pause_s=0.005)) as server:
-        generation = await ask(policy_for(server))
+        generation = await ask(policy_for(server), pieces=[])
         for _ in range(6_000):
             if server.requests[0].is_cut_off:
                 break
