@@ -44,7 +44,7 @@ _LARGE_BODY = 1 << 20  # aiohttp wants more than this as a file
 _KEEPALIVE_S = 4.0
 GATHER_FROM = 64
 """With more event streams than this open at once, what comes on one is read every `GATHER_S` and not piece by piece."""
-GATHER_S = 0.05
+GATHER_S = 0.1
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------

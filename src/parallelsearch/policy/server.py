@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 from parallelsearch.errors import PolicyError, TransientError, UsageError, nearest
 from parallelsearch.http import HttpClient, Response, Stream, retrying, without_secrets
 from parallelsearch.policy.base import Generation, OnCall, Policy
-from parallelsearch.policy.openai_wire import EventReader, Turn, read_json, read_many_json
+from parallelsearch.policy.openai_wire import EventReader, Mould, Turn, read_json, read_many_json
 
 log = logging.getLogger(__name__)
 
@@ -255,7 +255,8 @@ class ServerPolicy(Policy):
 
     async def _read_stream(self, answer: Stream, turn: Turn, key: str | None) -> None:
         """Read to the end, or until the server runs past the stop string; leaving early closes the connection."""
-        reader = EventReader()
+        reader, mould = EventReader(), Mould()
+        secret = None if key is None else key.encode()
         is_over = is_done = False
         deadline_s: float | None = None
         clock = asyncio.get_running_loop().time
@@ -276,15 +277,42 @@ class ServerPolicy(Policy):
                 if len(data) < 20 and data.strip() == b"[DONE]":
                     is_done, events = True, events[:at]
                     break
-            # A busy client finds several events in what it reads.
+            hides = secret is not None and any(secret in data for data in events)
+            self._feed(turn, events, mould, key if hides else None)
+            if turn.ran_on:
+                return
+            if deadline_s is None and (turn.has_stopped or turn.is_whole or is_done):
+                # Read on a little, for the usage and so that the connection can be used again.
+                deadline_s = clock() + _GRACE_S
+
+    def _feed(self, turn: Turn, events: list[bytes], mould: Mould, key: str | None) -> None:
+        """Events that came together, until the server runs past the stop string. `key`: it is in them."""
+        if not mould.is_set or key is not None:
             values = read_many_json(events) if key is None and len(events) > 1 else None
             for value in values if values is not None else (self._json(data, key) for data in events):
                 turn.feed(value)
                 if turn.ran_on:
                     return
-            if deadline_s is None and (turn.has_stopped or turn.is_whole or is_done):
-                # Read on a little, for the usage and so that the connection can be used again.
-                deadline_s = clock() + _GRACE_S
+            if turn.was_plain and events:
+                mould.learn(events[-1])
+            return
+        texts: list[str] = []
+        for data in events:
+            text = mould.text(data)
+            if text is not None:
+                texts.append(text)
+                continue
+            if texts:
+                turn.feed_text("".join(texts))
+                texts.clear()
+            if not turn.ran_on:
+                turn.feed(self._json(data, None))
+            if turn.ran_on:
+                return
+            if turn.was_plain:
+                mould.learn(data)
+        if texts:
+            turn.feed_text("".join(texts))
 
     def _json(self, data: bytes, key: str | None) -> object:
         if key is not None:
