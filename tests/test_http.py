@@ -434,6 +434,7 @@ async def test_pieces_come_together_while_many_streams_are_open(monkeypatch: pyt
         return found
 
     monkeypatch.setattr(http_client, "GATHER_S", 1.0)
+    monkeypatch.setattr(http_client, "GATHER_PER_STREAM_S", 1.0)
     monkeypatch.setattr(http_client, "GATHER_FROM", 2)
     own = client()
     async with served(answer) as (url, heads):
@@ -460,6 +461,7 @@ async def test_a_stream_that_rests_can_be_left(monkeypatch: pytest.MonkeyPatch) 
         left.set()
 
     monkeypatch.setattr(http_client, "GATHER_S", 0.05)
+    monkeypatch.setattr(http_client, "GATHER_PER_STREAM_S", 1.0)
     monkeypatch.setattr(http_client, "GATHER_FROM", 0)
     own = client()
     async with served(answer) as (url, _):

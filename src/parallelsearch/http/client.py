@@ -43,8 +43,10 @@ _LARGE_BODY = 1 << 20  # aiohttp wants more than this as a file
 # uvicorn, and so vLLM, closes what was idle for 5 s: we let go first, so that no request meets a closing connection.
 _KEEPALIVE_S = 4.0
 GATHER_FROM = 64
-"""With more event streams than this open at once, what comes on one is read every `GATHER_S` and not piece by piece."""
+"""With more event streams than this open at once, what comes on one is not read piece by piece but every `GATHER_S` at most,
+or, where they are fewer, every `GATHER_PER_STREAM_S` for each that is open."""
 GATHER_S = 0.1
+GATHER_PER_STREAM_S = 0.0004
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
@@ -320,7 +322,7 @@ class _Gather:
         transport.pause_reading()
         self._resting.append(transport)
         if len(self._resting) == 1:
-            asyncio.get_running_loop().call_later(GATHER_S, self._beat)
+            asyncio.get_running_loop().call_later(min(GATHER_S, GATHER_PER_STREAM_S * self.num_open), self._beat)
 
     def _beat(self) -> None:
         resting, self._resting = self._resting, []
@@ -446,7 +448,7 @@ class Stream:
 
     async def events(self) -> bytes:
         """As `chunk`, for a body that comes in many small pieces over a long time: while many such are open at once, the
-        pieces of a twentieth of a second come together."""
+        pieces of up to a tenth of a second come together."""
         if self._gather is None:
             self._gather = self._client._gather()
             self._gather.num_open += 1
