@@ -84,11 +84,18 @@ def test_the_twin_is_loaded_when_first_asked_for_and_once(monkeypatch: pytest.Mo
     loaded: list[ScriptedPolicy] = []
 
     def opened(policy: object, dialect: str) -> ScriptedPolicy:
-        loaded.append(ScriptedPolicy({OLDER: [render_turn("x", queries=["Monet born"]), render_turn("x", answer="the twin's")]}, name=dialect))
+        loaded.append(
+            ScriptedPolicy(
+                {OLDER: [render_turn("x", queries=["Monet born"]), render_turn("x", answer="the twin's")]}, name=dialect
+            )
+        )
         return loaded[-1]
 
     monkeypatch.setattr(agents, "open_twin", opened)
-    policy = ScriptedPolicy({OLDER: [render_turn("x", queries=["Monet born", "Pissarro born"]), render_turn("x", answer="its own")]}, name="own")
+    policy = ScriptedPolicy(
+        {OLDER: [render_turn("x", queries=["Monet born", "Pissarro born"]), render_turn("x", answer="its own")]},
+        name="own",
+    )
     policy.address, policy.dialect = "gguf:smollm2-135m+parallel", "parallel"
     with Agent(policy, abstain=False) as agent:
         assert agent.ask(OLDER).answer == "its own"
