@@ -229,6 +229,7 @@ def test_answers_that_only_look_like_it(text):
         (OLDER, "Claude Monet", True),
         (OLDER, "Auguste Renoir", False),
         (OLDEST, "Paul Cézanne", True),
+        ("Compare Claude Monet, Camille Pissarro and Paul Cezanne: which was the oldest?", "Pissarro", True),
         (OLDER, "neither", True),
         (OLDER, "All Saints", False),
         ("Where was Claude Monet born?", "none", False),

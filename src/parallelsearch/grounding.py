@@ -129,7 +129,7 @@ def is_computed(question: str, answer: str) -> bool:
     plain = _plain(answer)
     if plain in _YES_OR_NO or (_IS_NUMBER.fullmatch(plain) and _ASKS_FOR_NUMBER.search(question)):
         return True
-    choices = offered(question)
+    choices = [*offered(question), *listed(question)]
     return any(_is_same(plain, _plain(one)) for one in choices) or (
         bool(choices) and _NONE_OR_ALL.fullmatch(plain) is not None
     )
