@@ -67,7 +67,7 @@ def test_ask_shows_the_split_and_both_searches():
 def test_of_a_wide_round_only_what_the_model_was_shown_is_listed():
     hits = [Hit(f"{number}", f"Page {number}", "Text.") for number in range(12)]
     queries = [Query(f"part {number}", hits[3 * number : 3 * number + 3]) for number in range(4)]
-    shown = [Shown(number + 1, hits[number].id, number // 3, 5) for number in (0, 3, 4, 6, 9)]
+    shown = [Shown(number + 1, hits[number].id, number // 3, 5) for number in (0, 3, 4, 6)]
     screen = Console(file=io.StringIO(), width=100)
     for turn in (Turn(queries, shown=shown), Turn(queries[:3], shown=shown), Turn(queries)):
         screen.print(trajectory_view(Trajectory("q?", turns=[turn]), 100))

@@ -66,10 +66,10 @@ def _turn_view(number: int, turn: Turn, width: int) -> RenderableType:
     if turn.queries:
         across = min(len(turn.queries), max(1, width // 36))
         shown = {(one.query, one.id) for one in turn.shown} if len(turn.queries) >= _WIDE else set()
-        panels = [
-            _query_panel(query, (width - 4) // across - 1, [hit for hit in query.hits if (place, hit.id) in shown])
-            for place, query in enumerate(turn.queries)
-        ]
+        panels = []
+        for place, query in enumerate(turn.queries):
+            hits = [hit for hit in query.hits if (place, hit.id) in shown] or query.hits[: 1 if shown else None]
+            panels.append(_query_panel(query, (width - 4) // across - 1, hits))
         parts.append(Columns(panels, padding=(0, 1), expand=False))
     if turn.dropped_queries:
         parts.append(Text(f"{len(turn.dropped_queries)} sub-queries over the limit were not asked", style="yellow"))
@@ -84,10 +84,9 @@ def _turn_view(number: int, turn: Turn, width: int) -> RenderableType:
     return Panel(Group(*parts), title=title, title_align="left", border_style="dim")
 
 
-def _query_panel(query: Query, width: int, chosen: Sequence[Hit]) -> RenderableType:
-    """One search with the hits that were chosen, or else all. The others are counted."""
+def _query_panel(query: Query, width: int, hits: Sequence[Hit]) -> RenderableType:
+    """One search with these of its hits; the others are counted."""
     body = Text()
-    hits = chosen or query.hits
     if query.error is not None:
         body.append(_shorten(query.error, 200), style="red")
     elif not query.hits:
