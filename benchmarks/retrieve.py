@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.addresses import open_policy, open_search
-from parallelsearch.evaluation.evidence import gold_of
+from parallelsearch.gold import gold_of
 from parallelsearch.evaluation.statistics import bootstrap, mean_of
 from parallelsearch.files import read_jsonl
 from parallelsearch.retrieval.base import Hit
