@@ -45,7 +45,7 @@ demo: $(VENV)/.llama
 	@$(BIN)/parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?"
 	@$(BIN)/parallelsearch ask "Which of Anton Chekhov, Leo Tolstoy, Fyodor Dostoevsky and Alexander Pushkin was the youngest?"
 	@$(BIN)/parallelsearch ask "Who wrote the novel on which the film Rebecca is based?"
-	@cat $(lastword $(sort $(wildcard src/parallelsearch/adapters/parallel-*/README.md)))
+	@grep -v '<!--' $(lastword $(sort $(wildcard src/parallelsearch/adapters/parallel-*/README.md)))
 
 # Without a model: written turns are replayed, search and everything else is real.
 demo-light: $(VENV)/.base

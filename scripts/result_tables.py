@@ -25,6 +25,8 @@ Holds = Callable[[Line], bool]
 Seeds = Sequence[Sequence[Line]]
 """The lines of each seed of an arm, the same questions in the same order."""
 
+SHIPPED = "rl-parallel"
+MANY_ROUNDS = 9
 NOW = "parallel-1"
 """The adapter that the goals are measured against."""
 ORDER = (NOW, "sft-sequential", "sft-parallel", "rl-sequential", "rl-parallel")
@@ -284,13 +286,8 @@ def _budget_figure(whole: Seeds, seeds: Seeds, arm: str, size: int, num_rounds: 
     return f"{text}, {lead(difference(all_gold(a, lambda line: size, 1), all_gold(b, lambda line: size, num_rounds)))}"
 
 
-def whole_table(kept: Kept) -> str:
-    """The two arms without a model, on every dev question."""
-    return markdown(_BUDGET_HEAD, budget_lines(kept, (WHOLE, LABELLED)))
-
-
 def budget_table(kept: Kept) -> str:
-    """Those two and the policies that matter most, on the dev questions that all of them have."""
+    """The two arms without a model and the policies that matter most, on the dev questions that all of them have."""
     chosen = [name for name in (NOW, *_main_pair(kept)) if name in kept.policies]
     table = markdown(_BUDGET_HEAD, budget_lines(kept, (WHOLE, LABELLED, *chosen)))
     return _with_seeds(kept, table, chosen)
@@ -313,6 +310,36 @@ _ARM_COLUMNS = {
     "all gold at hand": "all_gold_ratio",
     "EM given gold": "em_given_gold",
 }
+
+
+_BRIEF: dict[str, tuple[Holds, int]] = {
+    "2 to 4 independent parts, made from pages": (_wide(2, 3, 4), MANY_ROUNDS),
+    "5 to 8 independent parts, made from pages": (_wide(*range(MANY_PARTS, 9)), MANY_ROUNDS),
+    "two parallel rounds, made from pages": (SUBSETS["mixed-balanced"], TURNS),
+    "HotpotQA and 2Wiki, comparisons of two": (SUBSETS["comparisons, pooled"], TURNS),
+    "2Wiki, two parallel rounds": (SUBSETS["2Wiki-mixed"], TURNS),
+    "HotpotQA, 2Wiki and MuSiQue, chains": (SUBSETS["chains"], TURNS),
+}
+"""What the first screens show, and the rounds that who searches one thing at a time may take."""
+
+
+def brief_table(kept: Kept) -> str:
+    """The policy that ships and its twin."""
+    lines = []
+    for name, (holds, rounds) in _BRIEF.items():
+        a, b = lines_of(kept, twin_of(SHIPPED), holds, rounds), lines_of(kept, SHIPPED, holds, TURNS)
+        if not a or not b:
+            continue
+        (calls_a, em_a), (calls_b, em_b, covered) = (
+            metrics(a, "num_llm_calls", "em"),
+            metrics(b, "num_llm_calls", "em", "parts_covered"),
+        )
+        chance = figure(float(np.mean([line.row.chance for line in b[0]])), 2)
+        calls = f"**{bare(calls_b, 2)}** instead of {bare(calls_a, 2)}"
+        figures = [chance, bare(em_a), bare(em_b), lead(em_difference(a, b)), calls, bare(covered, 2)]
+        lines.append([name, f"{len(b[0]):,}", *figures])
+    head = ("questions", "n", "coin flip", "EM, one at a time", "EM, all at once", "difference", "LLM calls")
+    return markdown((*head, "parts asked at once"), lines) if lines else NOTHING
 
 
 def arms_table(kept: Kept) -> str:
@@ -346,13 +373,64 @@ def wide_table(kept: Kept) -> str:
                 seeds = lines_of(kept, arm, holds, turns)
                 names = ("em", "parts_covered", "num_llm_calls", "all_gold_ratio", "cut_ratio")
                 em, covered, calls, gold, cut = metrics(seeds, *names)
+                chance = figure(float(np.mean([line.row.chance for line in seeds[0]])))
                 out = np.mean([line.row.stop == "max_tokens" for seed in seeds for line in seed])
-                figures = [bare(covered), bare(calls, 2), with_interval(em), bare(gold), bare(cut), figure(float(out))]
-                lines.append([name, str(len(seeds[0])), _named(arm, turns, allowed), *figures])
+                figures = [bare(covered), bare(calls, 2), chance, with_interval(em), bare(gold), bare(cut)]
+                lines.append([name, str(len(seeds[0])), _named(arm, turns, allowed), *figures, figure(float(out))])
     if not lines:
         return NOTHING
-    head = ("wide", "n", "policy", "parts covered", "calls", "EM", "all gold at hand", "passages cut", "out of room")
+    head = (
+        "wide",
+        "n",
+        "policy",
+        "parts covered",
+        "calls",
+        "chance",
+        "EM",
+        "all gold at hand",
+        "passages cut",
+        "no room",
+    )
     return _with_seeds(kept, markdown(head, lines), policies(kept))
+
+
+_FORMS = {
+    "none_of": "none of them ...?",
+    "first_of": "which is first",
+    "facts_of_one": "two or three facts of one thing",
+    "all_of": "all of them ...?",
+    "last_of": "which is last",
+    "how_many_of": "how many of them ...",
+    "most_of": "which has the most",
+    "each": "a fact of each",
+    "which_of": "which of them are ...",
+    "fewest_of": "which has the fewest",
+    "several_questions": "unrelated questions in one",
+}
+
+
+def _of_form(form: str) -> Holds:
+    return lambda line: _wide(*WIDTHS)(line) and line.record.get("type") == form
+
+
+def forms_table(kept: Kept) -> str:
+    """By what the question wants of its parts: where reading fails."""
+    arms = [name for name in policies(kept) if name != NOW]
+    lines = []
+    for form, said in _FORMS.items():
+        own: dict[str, Seeds] = {}
+        for arm in arms:
+            holds = _of_form(form)
+            turns = max(all_turns(kept, arm, holds), default=TURNS)
+            own[arm] = lines_of(kept, arm, holds, turns)
+        if not all(own.values()) or not own:
+            continue
+        first = next(iter(own.values()))[0]
+        chance = figure(float(np.mean([line.row.chance for line in first])))
+        lines.append([said, str(len(first)), chance, *(with_interval(metrics(one, "em")[0]) for one in own.values())])
+    if not lines:
+        return NOTHING
+    return _with_seeds(kept, markdown(("wide, by form", "n", "chance", *arms), lines), arms)
 
 
 def pairs_table(kept: Kept) -> str:
@@ -605,10 +683,11 @@ def wide_figures(kept: Kept) -> list[Figure]:
 
 
 TABLES: dict[str, Callable[[Kept], str]] = {
-    "whole": whole_table,
+    "brief": brief_table,
     "budget": budget_table,
     "arms": arms_table,
     "wide": wide_table,
+    "wide_forms": forms_table,
     "wide_pairs": pairs_table,
     "wide_budget": wide_budget_table,
     "goals": goals_table,

@@ -1,4 +1,4 @@
-"""The published tables, from rows that anybody can check: docs/results/*.jsonl.zst to docs/results.md.
+"""The published tables, from rows that anybody can check: docs/results/*.jsonl.zst to docs/results.md and the README.
 
     python scripts/results.py                             # write the tables between their marks anew
     python scripts/results.py --check                     # exit 1 if a table is not what the rows say
@@ -25,6 +25,9 @@ from parallelsearch.errors import ParallelSearchError, UsageError
 from parallelsearch.evaluation.plots import save_grid
 
 PAGE, PLOT = ROWS.parent / "results.md", ROWS.parent / "images" / "wide.png"
+ROOT = ROWS.parents[1]
+PAGES = (PAGE, ROOT / "README.md", ROOT / "src" / "parallelsearch" / "adapters" / "parallel-2" / "README.md")
+"""Where tables stand between marks."""
 _MARKED = re.compile(r"(<!-- rows: (\w+) -->\n)(.*?)(<!-- end of rows -->)", re.DOTALL)
 
 
@@ -70,11 +73,14 @@ def _run(options: argparse.Namespace) -> int:
     elif options.command == "plot":
         write_plot(options.out)
     else:
-        old = PAGE.read_text(encoding="utf-8")
-        new = page_with_tables(old)
-        if options.check:
-            return int(old != new)
-        PAGE.write_text(new, encoding="utf-8")
+        rows = read_all()
+        for page in PAGES:
+            old = page.read_text(encoding="utf-8")
+            new = page_with_tables(old, rows)
+            if options.check and old != new:
+                return 1
+            if not options.check:
+                page.write_text(new, encoding="utf-8")
     return 0
 
 
