@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.addresses import open_policy, open_search
-from parallelsearch.gold import gold_of
 from parallelsearch.evaluation.statistics import bootstrap, mean_of
 from parallelsearch.files import read_jsonl
+from parallelsearch.gold import gold_of
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.retrieval.hybrid import fuse
 from parallelsearch.retrieving import merge, retrieve, split
