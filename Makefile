@@ -43,7 +43,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 # Three questions to a real model on the CPU: SmolLM2-135M with the adapter that comes with the package.
 demo: $(VENV)/.llama
 	@$(BIN)/parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?"
-	@$(BIN)/parallelsearch ask "Are Akira Kurosawa and Satyajit Ray of the same nationality?"
+	@$(BIN)/parallelsearch ask "Which of Anton Chekhov, Leo Tolstoy, Fyodor Dostoevsky and Alexander Pushkin was the youngest?"
 	@$(BIN)/parallelsearch ask "Who wrote the novel on which the film Rebecca is based?"
 	@grep -v '<!--' $(lastword $(sort $(wildcard src/parallelsearch/adapters/parallel-*/README.md)))
 

@@ -2,13 +2,14 @@
 
     python benchmarks/retrieve.py gold --data questions_with_gold.jsonl.zst --only split=dev --only type=comparison \\
         --search bm25:DIR --policy ADDRESS --limit 150 --splits splits.jsonl
+    python benchmarks/retrieve.py gold --data wide.jsonl --run RUN --rounds 2 --search bm25:DIR --depths 6 12 24 --parts 4
     python benchmarks/retrieve.py latency --data FILE --search bm25:DIR --policy ADDRESS --limit 20
 
 `gold`: of the questions in a file that say where their evidence is (`gold_passage_ids`, or `supporting_titles`), the share
 with all of it among the first 6 and 10 passages: for the whole question as one query, for the policy's sub-queries merged as
 `retrieve` does, for the same without fairness (reciprocal rank fusion alone), and for the gold titles as sub-queries, which
 is what a split could reach. 95% bootstrap intervals over questions; differences are paired. Splits are kept in a file and
-not asked twice.
+not asked twice; with `--run`, they are the queries of an evaluation's first rounds, and no model is needed.
 
 `latency`: one question at a time: seconds for a split, and what retrieve takes beyond it; on the clock, and of the processor,
 which says more where other work runs beside it. The machine's load is printed.
@@ -28,16 +29,16 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.addresses import open_policy, open_search
-from parallelsearch.evaluation.evidence import gold_of
 from parallelsearch.evaluation.statistics import bootstrap, mean_of
 from parallelsearch.files import read_jsonl
+from parallelsearch.gold import gold_of
+from parallelsearch.retrieval.base import Hit
 from parallelsearch.retrieval.hybrid import fuse
 from parallelsearch.retrieving import merge, retrieve, split
 from parallelsearch.rollouts import in_order
 from parallelsearch.search import Search
-from parallelsearch.trajectory import Query, Question
+from parallelsearch.trajectory import Query, Question, read_trajectories
 
-DEPTHS = (6, 10)
 METHODS = ("whole question", "split", "split, not fair", "gold titles")
 
 
@@ -52,13 +53,26 @@ def load(args: argparse.Namespace) -> list[Question]:
         if (record.get("gold_passage_ids") or record.get("supporting_titles"))
         and record.get("all_gold_in_corpus", True)
         and all(str(record.get(name)) == value for name, value in wanted.items())
+        and args.parts in (None, len(record.get("supporting_titles") or ()))
     ]
     random.Random(args.seed).shuffle(found)
     return found[: args.limit]
 
 
+def splits_of_run(folder: Path, num_rounds: int) -> dict[str, dict[str, Any]]:
+    """What a policy asked in its first rounds, by the question; the question itself where it asked nothing."""
+    return {
+        one.question: {
+            "queries": [query.text for turn in one.rounds[:num_rounds] for query in turn.queries] or [one.question]
+        }
+        for one in read_trajectories(folder / "trajectories.jsonl")
+    }
+
+
 def splits_of(questions: Sequence[Question], args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """The sub-queries of every question, from the file or from the policy, which then fills the file."""
+    """The sub-queries of every question, from a run, from the file or from the policy, which then fills the file."""
+    if args.run is not None:
+        return splits_of_run(args.run, args.rounds)
     path = Path(args.splits)
     known = {record["question"]: record for _, record in read_jsonl(path)} if path.exists() else {}
     missing = [question.question for question in questions if question.question not in known]
@@ -95,16 +109,17 @@ async def asked(texts: Sequence[str], search: Search, k: int) -> list[Query]:
 
 
 async def gold(questions: Sequence[Question], splits: dict[str, dict[str, Any]], args: argparse.Namespace) -> None:
-    search = open_search(args.search, k=max(DEPTHS))
-    columns: dict[str, list[float]] = {f"{method} @{k}": [] for method in METHODS for k in DEPTHS}
+    depths: list[int] = args.depths
+    search = open_search(args.search, k=max(depths))
+    columns: dict[str, list[float]] = {f"{method} @{k}": [] for method in METHODS for k in depths}
     for question in questions:
         wanted = gold_of(question)
         assert wanted is not None
-        whole = await asked([question.question], search, max(DEPTHS))
-        parts = await asked(splits[question.question]["queries"], search, max(DEPTHS))
-        titles = await asked(list(question.supporting_titles or question.gold_passage_ids or ()), search, max(DEPTHS))
-        for k in DEPTHS:
-            lists = {
+        whole = await asked([question.question], search, max(depths))
+        parts = await asked(splits[question.question]["queries"], search, max(depths))
+        titles = await asked(list(question.supporting_titles or question.gold_passage_ids or ()), search, max(depths))
+        for k in depths:
+            lists: dict[str, Sequence[Hit]] = {
                 "whole question": whole[0].hits[:k],
                 "split": merge(parts, k),
                 "split, not fair": fuse([part.hits for part in parts], [1.0] * len(parts), k, rrf_k=60),
@@ -113,7 +128,7 @@ async def gold(questions: Sequence[Question], splits: dict[str, dict[str, Any]],
             for method, hits in lists.items():
                 columns[f"{method} @{k}"].append(float(wanted.recall(hits) == 1.0))
     await search.aclose()
-    for k in DEPTHS:
+    for k in depths:
         before = columns[f"whole question @{k}"]
         for method in ("split", "gold titles"):
             after = columns[f"{method} @{k}"]
@@ -165,12 +180,18 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", required=True, help="JSON Lines files of questions with gold_passage_ids")
     parser.add_argument("--only", action="append", default=[], metavar="FIELD=VALUE", help="may be repeated")
     parser.add_argument("--search", required=True)
-    parser.add_argument("--policy", required=True)
+    parser.add_argument("--policy", help="who splits, unless --run says what was asked")
+    parser.add_argument("--run", type=Path, help="gold: a folder of `parallelsearch eval`")
+    parser.add_argument("--rounds", type=int, default=1, help="of the run")
+    parser.add_argument("--depths", type=int, nargs="+", default=[6, 10], help="passages")
+    parser.add_argument("--parts", type=int, help="only questions with so many supporting pages")
     parser.add_argument("--limit", type=int, default=300)
     parser.add_argument("--splits", default="splits.jsonl", help="where splits are kept")
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
+    if (args.policy is None) == (args.run is None) or (args.what == "latency" and args.policy is None):
+        parser.error("say --policy ADDRESS, or for gold --run FOLDER")
     questions = load(args)
     if args.what == "gold":
         asyncio.run(gold(questions, splits_of(questions, args), args))

@@ -394,6 +394,45 @@ def wide_table(kept: Kept) -> str:
     return _with_seeds(kept, markdown(head, lines), policies(kept))
 
 
+_FORMS = {
+    "none_of": "none of them ...?",
+    "first_of": "which is first",
+    "facts_of_one": "two or three facts of one thing",
+    "all_of": "all of them ...?",
+    "last_of": "which is last",
+    "how_many_of": "how many of them ...",
+    "most_of": "which has the most",
+    "each": "a fact of each",
+    "which_of": "which of them are ...",
+    "fewest_of": "which has the fewest",
+    "several_questions": "unrelated questions in one",
+}
+
+
+def _of_form(form: str) -> Holds:
+    return lambda line: _wide(*WIDTHS)(line) and line.record.get("type") == form
+
+
+def forms_table(kept: Kept) -> str:
+    """By what the question wants of its parts: where reading fails."""
+    arms = [name for name in policies(kept) if name != NOW]
+    lines = []
+    for form, said in _FORMS.items():
+        own: dict[str, Seeds] = {}
+        for arm in arms:
+            holds = _of_form(form)
+            turns = max(all_turns(kept, arm, holds), default=TURNS)
+            own[arm] = lines_of(kept, arm, holds, turns)
+        if not all(own.values()) or not own:
+            continue
+        first = next(iter(own.values()))[0]
+        chance = figure(float(np.mean([line.row.chance for line in first])))
+        lines.append([said, str(len(first)), chance, *(with_interval(metrics(one, "em")[0]) for one in own.values())])
+    if not lines:
+        return NOTHING
+    return _with_seeds(kept, markdown(("wide, by form", "n", "chance", *arms), lines), arms)
+
+
 def pairs_table(kept: Kept) -> str:
     """Each parallel policy against its sequential twin, by number of parts."""
     lines = []
@@ -648,6 +687,7 @@ TABLES: dict[str, Callable[[Kept], str]] = {
     "budget": budget_table,
     "arms": arms_table,
     "wide": wide_table,
+    "wide_forms": forms_table,
     "wide_pairs": pairs_table,
     "wide_budget": wide_budget_table,
     "goals": goals_table,

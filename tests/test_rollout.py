@@ -149,6 +149,22 @@ async def test_turns_that_are_cut_off_name_the_limit(echo):
     assert "6 of 6 turns ended at max_tokens_per_turn=40" in trajectory.why_no_answer
 
 
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("Asked.\n" + "[1] A: born 1840.\n" * 12 + "[1] A: bo", "in 6 of 6 turns the model wrote the same line again and again"),
+        ("\n".join(f"[{n}] A: born {1840 + n}." for n in range(14)), "6 of 6 turns ended at max_tokens_per_turn=40"),
+    ],
+)  # fmt: skip
+async def test_a_model_that_goes_in_circles_is_not_told_to_write_more(echo, written, words):
+    class Cut(ScriptedPolicy):
+        async def generate(self, segments, **options):
+            return Generation(written, "length", num_tokens=options["max_tokens"])
+
+    trajectory = await rollout(Q, Cut({Q: []}), Search(echo()), Limits(max_tokens_per_turn=40))
+    assert words in trajectory.why_no_answer
+
+
 async def test_why_there_is_no_answer_names_the_limit(echo):
     turns = [render_turn("t", queries=[f"again {n}"]) for n in range(10)]
     searched = await rollout(Q, script(*turns), Search(echo()), Limits(max_turns=2))

@@ -248,10 +248,19 @@ def open_policy(address: str = DEFAULT_POLICY, **options: Any) -> Policy:
     """The policy at an address; options are those of its class."""
     row, rest = _found(address, "policy", POLICY_ADDRESSES)
     policy: Policy = row.builder()(rest, **options) if ":" in row.form else row.builder()()
+    policy.address = policy.address or address.strip()  # `auto` has opened another
     talk = open_dialect(policy.dialect)
     if not talk.tools:
         policy.expect([talk.prompt(question, "") for question in ("Who?", "And when was it?")])
     return policy
+
+
+def open_twin(policy: Policy, dialect: str) -> Policy | None:
+    """The policy's twin: an adapter of the package on the same base, trained on that dialect. None where it has none."""
+    from parallelsearch.policy.models import twin_of
+
+    address = None if policy.address is None or policy.dialect == dialect else twin_of(policy.address, dialect)
+    return None if address is None else open_policy(address)
 
 
 def with_whole_path(address: str) -> str:

@@ -6,6 +6,9 @@
 Blocking calls run in an event loop of the agent's own thread, so they also work in a notebook, and connections are kept
 between questions. `stream` gives the events of a rollout as they happen; who stops reading cancels the rollout. Both
 `with` and `async with` close it. An option that is not known is an error at once, to a type checker and when it runs.
+
+The package's adapters are twins: one was trained to search for all at once, one for one thing at a time. Asked in the
+other's dialect, an agent with one of them loads the other, once, and has it answer. The record says which it was.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Never, TypedDict, TypeVar, Unpack
 
-from parallelsearch.addresses import DEFAULT_POLICY, open_policy, search_of
+from parallelsearch.addresses import DEFAULT_POLICY, open_policy, open_twin, search_of
 from parallelsearch.dialect import Dialect
 from parallelsearch.errors import UsageError, refuse_unknown
 from parallelsearch.events import EventStream
@@ -206,6 +209,8 @@ class Agent:
         self._options: dict[str, Any] = {"dialect": dialect, "streaming_dispatch": streaming_dispatch}
         self._options["answer_with"] = self.reader
         self.abstain = abstain
+        self._twins: dict[str, Policy] = {}
+        self._twins_lock = threading.Lock()
         self._loop = LoopThread("parallelsearch-agent")
         self._is_closed = False
         self._streams: weakref.WeakSet[RolloutStream] = weakref.WeakSet()
@@ -216,13 +221,32 @@ class Agent:
         settings = {"limits": self.limits, "sampling": self.sampling, **self._options, **options}
         return bool(settings.pop("abstain", self.abstain)), settings
 
+    async def _policy_for(self, settings: Mapping[str, Any]) -> Policy:
+        """The policy, or its twin that was trained on the dialect asked for. To load it must not hold the others up."""
+        dialect = settings["dialect"]
+        if not isinstance(dialect, str) or dialect == self.policy.dialect or self.policy.address is None:
+            return self.policy
+        if dialect not in self._twins:
+            await asyncio.to_thread(self._load_twin, dialect)
+        return self._twins.get(dialect, self.policy)
+
+    def _load_twin(self, dialect: str) -> None:
+        with self._twins_lock:
+            if dialect not in self._twins and not self._is_closed:
+                self._twins[dialect] = open_twin(self.policy, dialect) or self.policy
+
+    def _loaded_twins(self) -> list[Policy]:
+        with self._twins_lock:  # one may be loading just now
+            return [twin for twin in self._twins.values() if twin is not self.policy]
+
     async def ask_async(
         self, question: Question | str, on_event: OnEvent | None = None, **options: Unpack[AskOptions]
     ) -> Trajectory:
         """Answer one question in the running event loop. `options` are `abstain` and those of `rollout`, for this question
         alone."""
         abstain, settings = self._settings(options, "Agent.ask", AskOptions)
-        done = await rollout(question, self.policy, self.search, on_event=on_event, **settings)
+        policy = await self._policy_for(settings)
+        done = await rollout(question, policy, self.search, on_event=on_event, **settings)
         if abstain and take_back(done).abstained is not None and on_event is not None:
             on_event(Event("abstained", max(0, len(done.turns) - 1), done.elapsed_s or 0.0, sentence_of(done)))
         return done
@@ -235,7 +259,8 @@ class Agent:
     ) -> list[Trajectory]:
         """Answer many questions at once; the order is kept. Each gets a seed of its own. One that breaks costs no other."""
         abstain, settings = self._settings(options, "Agent.ask_many", AskManyOptions)
-        done = await rollout_many(questions, self.policy, self.search, max_concurrent=max_concurrent, **settings)
+        policy = await self._policy_for(settings)
+        done = await rollout_many(questions, policy, self.search, max_concurrent=max_concurrent, **settings)
         return [take_back(one) for one in done] if abstain else done
 
     def stream_async(
@@ -280,13 +305,13 @@ class Agent:
     async def split_async(self, question: str, **options: Unpack[SplitOptions]) -> Split:
         """The sub-queries of a question, in the running event loop: only the policy's first turn is written."""
         _, settings = self._settings(options, "Agent.split", SplitOptions)
-        return await split(question, self.policy, **settings)
+        return await split(question, await self._policy_for(settings), **settings)
 
     async def retrieve_async(self, question: str, k: int = DEFAULT_K, **options: Unpack[RetrieveOptions]) -> Retrieval:
         """The `k` best passages for all parts of a question, in the running event loop. `options` are those of
         `retrieving.retrieve`: `rounds`, `max_tokens`, ..."""
         _, settings = self._settings(options, "Agent.retrieve", RetrieveOptions)
-        return await retrieve(question, self.policy, self.search, k=k, **settings)
+        return await retrieve(question, await self._policy_for(settings), self.search, k=k, **settings)
 
     def split(self, question: str, **options: Unpack[SplitOptions]) -> Split:
         """The sub-queries of a question; nothing is searched."""
@@ -312,6 +337,8 @@ class Agent:
             await stream.aclose()
         await self.search.aclose()
         await self.policy.aclose()
+        for twin in await asyncio.to_thread(self._loaded_twins):
+            await twin.aclose()
         if self.reader is not None:
             await self.reader.aclose()
 

@@ -20,12 +20,14 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from parallelsearch.answers import normalise, says_not_found
-from parallelsearch.data.alternatives import compared, names_in, offered
+from parallelsearch.data.alternatives import compared, listed, names_in, offered
+from parallelsearch.retrieval.terms import fold
 from parallelsearch.trajectory import Abstention, Trajectory
 
 _NUMBERS = re.compile(r"(?<!\s)\s*+\[(\d{1,4}(?:\s*+,\s*+\d{1,4})*)\]")
 _BETWEEN_PARTS = re.compile(r"[,;&]|\band\b", re.IGNORECASE)
 _YES_OR_NO = ("yes", "no")
+_NONE_OR_ALL = re.compile(r"(?:none|neither|all|both)(?: of (?:them|these)| (?:three|four|five|six|seven|eight))?")
 _ASKS_FOR_NUMBER = re.compile(
     r"\bhow (?:many|much|long|old|far|tall)\b|\bdifference\b|\b(?:years?|days|months|decades|centuries) "
     r"(?:apart|between|after|before|passed)\b|\bin total\b|\bcombined\b|\bsum of\b|\bnumber of\b",
@@ -122,12 +124,21 @@ def cite(trajectory: Trajectory, sources: Sequence[Source] | None = None) -> Cit
 
 
 def is_computed(question: str, answer: str) -> bool:
-    """The answer is worked out from what was found, so that no passage need hold it: yes or no, one of the alternatives
-    that the question offers, a number where it asks for a count or a difference."""
-    plain = normalise(answer)
+    """The answer is worked out from what was found, so that no passage need hold it: yes or no, some, none or all of the
+    alternatives that the question offers, a number where it asks for a count or a difference."""
+    plain = _plain(answer)
     if plain in _YES_OR_NO or (_IS_NUMBER.fullmatch(plain) and _ASKS_FOR_NUMBER.search(question)):
         return True
-    return any(_is_same(plain, normalise(one)) for one in offered(question))
+    choices = [*offered(question), *listed(question)]
+    return any(_is_same(plain, _plain(one)) for one in choices) or (
+        bool(choices) and _NONE_OR_ALL.fullmatch(plain) is not None
+    )
+
+
+def _plain(text: str) -> str:
+    """The form in which words are looked for in passages: that of answers, without accents, as the search itself compares
+    (`Paul Cezanne` finds the page `Paul Cézanne`)."""
+    return normalise(fold(text))
 
 
 def _is_same(answer: str, alternative: str) -> bool:
@@ -196,7 +207,8 @@ def abstention_of(trajectory: Trajectory) -> Abstention | None:
         return Abstention("no_evidence", answer)
     evidence = _Evidence(trajectory, sources)
     if is_computed(trajectory.question, plain):
-        is_number = _ASKS_FOR_NUMBER.search(trajectory.question) is not None
+        # A number may stand in a passage; how many of a list it is does not.
+        is_number = _ASKS_FOR_NUMBER.search(trajectory.question) is not None and not evidence.is_list
         if (is_number and evidence.holders(plain)) or not evidence.missing_parts():
             return None
         return Abstention("parts_missing", answer)
@@ -209,12 +221,14 @@ class _Evidence:
 
     def __init__(self, trajectory: Trajectory, sources: Sequence[Source]) -> None:
         self.question, self.sources = trajectory.question, sources
-        self._texts = {source.number: f" {normalise(f'{source.title} {source.text}')} " for source in sources}
+        self._texts = {source.number: f" {_plain(f'{source.title} {source.text}')} " for source in sources}
         self._links = {name for query in trajectory.queries for name in names_in(query.text)}
         self._links |= {source.title for source in sources if source.title}
-        # What a computed answer is computed from: all alternatives, or both things compared; else one name is enough, for
-        # the others say what is asked of it ("Is Cairo in Africa?").
-        self._parts = [one for one in offered(self.question) if one.lower() not in _YES_OR_NO]
+        # What a computed answer is computed from: all of a list, all alternatives, or both things compared; else one name is
+        # enough, for the others say what is asked of it ("Is Cairo in Africa?").
+        self._parts = listed(self.question)
+        self.is_list = bool(self._parts)
+        self._parts = self._parts or [one for one in offered(self.question) if one.lower() not in _YES_OR_NO]
         self._parts = self._parts or list(next(compared(self.question), ()))
         self._compares = bool(self._parts)
         self._parts = self._parts or names_in(self.question)
@@ -223,8 +237,8 @@ class _Evidence:
         """The sources to do with the question that hold the answer word for word, or else each a part of it (`Paris and
         Rome`), if none is missing."""
         related = self._related()
-        parts = [normalise(part) for part in _BETWEEN_PARTS.split(answer)]
-        for wanted in ([normalise(answer)], [part for part in parts if part]):
+        parts = [_plain(part) for part in _BETWEEN_PARTS.split(answer)]
+        for wanted in ([_plain(answer)], [part for part in parts if part]):
             found = {want: [n for n in related if want and f" {want} " in self._texts[n]] for want in wanted}
             if wanted and all(found.values()) and not any(want in _YES_OR_NO for want in wanted):
                 return sorted({number for numbers in found.values() for number in numbers})
@@ -253,10 +267,8 @@ class _Evidence:
         """For each part the sources under its name, or else all that mention it."""
         chosen: set[int] = set()
         for part in self._parts:
-            wanted = normalise(part)
-            titled = {
-                source.number for source in self.sources if f"{normalise(source.title)} ".startswith(f"{wanted} ")
-            }
+            wanted = _plain(part)
+            titled = {source.number for source in self.sources if f"{_plain(source.title)} ".startswith(f"{wanted} ")}
             chosen |= titled or {number for number in self._texts if self._mentions(number, part)}
         return sorted(chosen)
 
@@ -271,7 +283,7 @@ class _Evidence:
 @lru_cache(maxsize=4096)
 def _stems(name: str) -> tuple[str, ...]:
     """The words of a name, each without its last letters: `Australian` is found in `Australia`."""
-    words = [word for word in normalise(name).split() if len(word) > 3 or word.isdigit()] or normalise(name).split()
+    words = [word for word in _plain(name).split() if len(word) > 3 or word.isdigit()] or _plain(name).split()
     return tuple(word if len(word) < 6 or word.isdigit() else word[: max(5, len(word) - 2)] for word in words)
 
 

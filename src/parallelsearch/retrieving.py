@@ -31,8 +31,8 @@ from parallelsearch.trajectory import Query, Trajectory
 
 SPLITTING = Limits(timeout_s=120.0)
 """The core's limits, with less time: somebody waits for passages."""
-DEFAULT_K = 6
-"""Passages in all: two parts with three each, or six parts with one."""
+DEFAULT_K = 8
+"""Passages in all: two parts with four each, or eight parts, as many as the shipped policy learned to ask for, with one."""
 _RRF_K = 5
 """How fast the weight of a rank falls. It orders passages within a round of the merge and decides nothing else."""
 
@@ -262,6 +262,11 @@ async def retrieve(
     if dropped:
         notes.append(f"over the limit of {trajectory.max_subqueries} sub-queries, not searched: {'; '.join(dropped)}")
     passages = merge(queries, k, max_tokens=max_tokens, count_tokens=policy.count_tokens)
+    unserved = [
+        query.text for query in queries if query.hits and not any(query.text in one.queries for one in passages)
+    ]
+    if passages and unserved:
+        notes.append(f"nothing of these fits in k and max_tokens: {'; '.join(unserved)}")
     if max_tokens is not None and not passages and any(query.hits for query in queries):
         notes.append(f"no passage that was found has at most {max_tokens} tokens")
     failures = [] if trajectory.error is None else [f"the policy failed: {trajectory.error}"]

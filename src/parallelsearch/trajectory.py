@@ -292,9 +292,12 @@ class Trajectory:
         idle = [turn for turn in self.turns if turn.was_written and turn.action is None]
         cut = sum(turn.finish == "length" for turn in idle)
         if cut:
+            limit = f"max_tokens_per_turn={limits.get('max_tokens_per_turn')}"
+            if all(_repeats_itself(turn.text) for turn in idle if turn.finish == "length"):
+                return f"in {cut} of {num_turns} turns the model wrote the same line again and again, up to {limit}"
             return (
-                f"{cut} of {num_turns} turns ended at max_tokens_per_turn={limits.get('max_tokens_per_turn')} before they "
-                "searched or answered; allow more, for a model that reasons at length thousands"
+                f"{cut} of {num_turns} turns ended at {limit} before they searched or answered; allow more, for a model that "
+                "reasons at length thousands"
             )
         if idle and len(idle) == num_turns:
             return (
@@ -378,6 +381,15 @@ class Trajectory:
 
     def to_json(self) -> str:
         return to_json(self.to_dict())
+
+
+_NUM_REPEATED = 8
+
+
+def _repeats_itself(text: str) -> bool:
+    """Its last lines, but for the one that was cut, are one or two and no more."""
+    lines = [line for line in text.splitlines() if line.strip()][-_NUM_REPEATED - 1 : -1]
+    return len(lines) == _NUM_REPEATED and len(set(lines)) <= 2
 
 
 _TRAJECTORY_FIELDS = ("schema_version", *(f.name for f in fields(Trajectory) if f.name != "schema_version"))

@@ -13,9 +13,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from parallelsearch.cli.app import COMMANDS, app
-from parallelsearch.cli.terminal import LiveNarrator
+from parallelsearch.cli.terminal import LiveNarrator, trajectory_view
 from parallelsearch.data import demo
+from parallelsearch.retrieval.base import Hit
 from parallelsearch.rollout import Event
+from parallelsearch.trajectory import Query, Shown, Trajectory, Turn
 
 MONET = "Who is older, Claude Monet or Camille Pissarro?"
 
@@ -60,6 +62,20 @@ def test_ask_shows_the_split_and_both_searches():
     assert "When was Camille Pissarro born?" in result.stdout
     assert "answer: Camille Pissarro" in result.stdout
     assert "2 LLM calls, 1 round of search, 2 sub-queries" in result.stdout
+
+
+def test_of_a_wide_round_only_what_the_model_was_shown_is_listed():
+    hits = [Hit(f"{number}", f"Page {number}", "Text.") for number in range(12)]
+    queries = [Query(f"part {number}", hits[3 * number : 3 * number + 3]) for number in range(4)]
+    shown = [Shown(number + 1, hits[number].id, number // 3, 5) for number in (0, 3, 4, 6)]
+    screen = Console(file=io.StringIO(), width=100)
+    for turn in (Turn(queries, shown=shown), Turn(queries[:3], shown=shown), Turn(queries)):
+        screen.print(trajectory_view(Trajectory("q?", turns=[turn]), 100))
+    wide, narrow, unknown = screen.file.getvalue().split("q?")[1:]
+    assert set(re.findall(r"Page (\d+)", wide)) == {"0", "3", "4", "6", "9"}
+    assert sorted(re.findall(r"and (\d) more", wide)) == ["1", "2", "2", "2"]
+    assert len(re.findall(r"Page", narrow)) == 9
+    assert len(re.findall(r"Page", unknown)) == 12  # a record that does not say what was shown
 
 
 def test_ask_json_is_the_trajectory_object(monet):

@@ -61,7 +61,8 @@ def test_retrieve_for_programs():
     assert [query["text"] for query in record["queries"]] == BORN
     assert [passage["title"] for passage in record["passages"]] == ["Claude Monet"]  # two do not fit
     assert record["passages"][0]["found_by"][0]["query"] == BORN[0]
-    assert (record["notes"], record["failures"], record["num_llm_calls"]) == ([], [], 1)
+    assert record["notes"] == [f"nothing of these fits in k and max_tokens: {BORN[1]}"]
+    assert (record["failures"], record["num_llm_calls"]) == ([], 1)
 
 
 def test_where_every_search_fails_so_does_the_command(script):

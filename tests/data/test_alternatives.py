@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parallelsearch.data.alternatives import compared, offered
+from parallelsearch.data.alternatives import compared, listed, offered
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,20 @@ def test_what_a_guesser_sees(question: str, options: list[str]) -> None:
 )  # fmt: skip
 def test_the_names_of_a_comparison_are_proposed(question: str, names: tuple[str, str] | None) -> None:
     assert next(iter(compared(question)), None) == names
+
+
+@pytest.mark.parametrize(
+    ("question", "names"),
+    [
+        ("Who died last, Akira Kurosawa, Satyajit Ray or Ingmar Bergman?", ["Akira Kurosawa", "Satyajit Ray", "Ingmar Bergman"]),
+        ("Of Fritz Lang, Billy Wilder and Akira Kurosawa, who is Japanese?", ["Fritz Lang", "Billy Wilder", "Akira Kurosawa"]),
+        ("How many of the Danube, the Rhine, and the Elbe reach Germany?", ["Danube", "Rhine", "Elbe"]),
+        ("Are Oslo, Cairo and Quito in Africa?", ["Oslo", "Cairo", "Quito"]),
+        ('Did "Blue Gate", "Iron Lake" and "Red Hill" come out in 1999?', ["Blue Gate", "Iron Lake", "Red Hill"]),
+        ("Which of these were born after 1900: Max Planck, C. V. Raman or Lise Meitner?", ["Max Planck", "C. V. Raman", "Lise Meitner"]),
+        ("Who is older, Claude Monet or Camille Pissarro?", []),
+        ("Did the author of Emma meet the painter Turner or Lord Byron?", []),
+    ],
+)  # fmt: skip
+def test_names_in_a_row(question: str, names: list[str]) -> None:
+    assert listed(question) == names

@@ -86,7 +86,7 @@ async def test_as_mcp_tools_retrieve_stands_beside_the_plain_searches():
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == {"search", "search_batch", "retrieve"}
         assert tools["retrieve"].input_schema["required"] == ["question"]
-        assert tools["retrieve"].input_schema["properties"]["k"]["default"] == 6
+        assert tools["retrieve"].input_schema["properties"]["k"]["default"] == 8
         answer = (await client.call_tool("retrieve", {"question": OLDER, "k": 2})).structured_content
         assert [query["text"] for query in answer["queries"]] == [
             "When was Claude Monet born?",

@@ -74,7 +74,7 @@ def retrieve(
     question: QuestionArgument,
     policy: PolicyOption = AUTO,
     search: SearchOption = "demo",
-    k: Annotated[int, typer.Option("--k", help="Passages in all.")] = 6,
+    k: Annotated[int, typer.Option("--k", help="Passages in all.")] = 8,
     rounds: Annotated[int, typer.Option(help="Rounds of search; from the second on the policy has read results.")] = 1,
     rerank: Annotated[
         str | None, typer.Option(metavar="MODEL", help="A cross-encoder puts each sub-query's hits in order.")

@@ -6,7 +6,7 @@ characters first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 
 from rich.columns import Columns
@@ -19,6 +19,7 @@ from rich.text import Text
 
 from parallelsearch import grammar
 from parallelsearch.grounding import nearest, sentence_of, sources_of
+from parallelsearch.retrieval.base import Hit
 from parallelsearch.retrieving import Retrieval
 from parallelsearch.rewards import PARTS
 from parallelsearch.rollout import Event
@@ -27,6 +28,8 @@ from parallelsearch.untrusted import finite, printable
 
 _WATERFALL_WIDTH = 48
 _LIVE_CHARS = 1_000
+_WIDE = 4
+"""So many searches at once, and of each is listed only what the model was first shown with it."""
 _MAX_S = 1e7
 
 
@@ -62,7 +65,11 @@ def _turn_view(number: int, turn: Turn, width: int) -> RenderableType:
         parts.append(Text(safe(turn.thought), style="italic"))
     if turn.queries:
         across = min(len(turn.queries), max(1, width // 36))
-        panels = [_query_panel(query, (width - 4) // across - 1) for query in turn.queries]
+        shown = {(one.query, one.id) for one in turn.shown} if len(turn.queries) >= _WIDE else set()
+        panels = []
+        for place, query in enumerate(turn.queries):
+            hits = [hit for hit in query.hits if (place, hit.id) in shown] or query.hits[: 1 if shown else None]
+            panels.append(_query_panel(query, (width - 4) // across - 1, hits))
         parts.append(Columns(panels, padding=(0, 1), expand=False))
     if turn.dropped_queries:
         parts.append(Text(f"{len(turn.dropped_queries)} sub-queries over the limit were not asked", style="yellow"))
@@ -77,15 +84,18 @@ def _turn_view(number: int, turn: Turn, width: int) -> RenderableType:
     return Panel(Group(*parts), title=title, title_align="left", border_style="dim")
 
 
-def _query_panel(query: Query, width: int) -> RenderableType:
+def _query_panel(query: Query, width: int, hits: Sequence[Hit]) -> RenderableType:
+    """One search with these of its hits; the others are counted."""
     body = Text()
     if query.error is not None:
         body.append(_shorten(query.error, 200), style="red")
     elif not query.hits:
         body.append("nothing found", style="dim")
-    for hit in query.hits:
+    for hit in hits:
         body.append(_shorten(hit.title or hit.id, width - 6) + "\n", style="cyan")
         body.append(_shorten(hit.text, 2 * (width - 6)) + "\n", style="dim")
+    if num_left := len(query.hits) - len(hits):
+        body.append(f"and {num_left} more\n", style="dim")
     took = "cached" if query.cached else _ms(query.end_s - query.start_s)
     body.rstrip()
     return Panel(

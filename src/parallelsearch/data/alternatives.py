@@ -1,8 +1,9 @@
 """Reading a question that sets things side by side: "A or B", "A and B", "which of A, B and C". One place for all who ask.
 
-Two readings, because two kinds of reader need them. `offered` says what one would choose from, or nothing: a guesser
+Three readings, because three kinds of reader need them. `offered` says what one would choose from, or nothing: a guesser
 must not be given names that are no answers. `compared` proposes every pair of names that the question may compare,
-the likeliest first: the cold start has the search engine confirm one. `names_in` finds what looks like a name at all.
+the likeliest first: the cold start has the search engine confirm one. `listed` says which three or more names stand side
+by side, whatever is asked of them: all must be found. `names_in` finds what looks like a name at all.
 Rules over the words of an English question, no model; in another language they find names by their capitals and
 little else.
 """
@@ -291,3 +292,25 @@ def _right_names(text: str) -> Iterator[str]:
         first_run += 1
     if 0 < first_run < end:
         yield trimmed(" ".join(token for token, _ in tokens[:first_run]))
+
+
+# ---- what is listed --------------------------------------------------------------------------------------------------
+
+_BETWEEN = re.compile(r"[\"”'’]?,?[\"”'’]?\s+(?:(?:and|or|&)\s+)?(?:the\s+)?[\"“'‘]?", re.IGNORECASE)
+_PLACE = re.compile(r"\s(?:in|on|to|for)\s.*")
+
+
+def listed(question: str) -> list[str]:
+    """Three or more names in a row, "A, B and C"; empty where there is no such list. A comma inside a name parts it."""
+    names: list[str] = []
+    end = 0
+    for name in names_in(question):
+        start = question.find(name, end)
+        if not _BETWEEN.fullmatch(question[end : max(start, end)]):
+            if len(names) > 2:
+                break
+            names = []
+        names.append(name)
+        end = max(start, end) + len(name)
+    # "Are Oslo, Cairo and Quito in Africa": where the last one is asked to be is no part of its name.
+    return [*names[:-1], _PLACE.sub("", names[-1])] if len(names) > 2 else []

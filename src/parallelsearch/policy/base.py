@@ -92,6 +92,8 @@ class Policy(ABC):
     """Those of the engine's tokenizer, where it is known: text from outside must not hold them."""
     dialect: str | None = None
     """The name of the dialect it was trained on, where that is known: taken where nobody asks for another."""
+    address: str | None = None
+    """What it was opened by (`addresses.py`), where it was by an address."""
     takes_tools: bool = False
     """It can be asked in a dialect with tools: `prompt` and `generate` then get `tools`, and `generate` an `on_call`."""
 

@@ -1,7 +1,7 @@
 """From the words after `hf:` to a loaded model: a folder, the package's cache, an installed weights package, or the hub.
 
 `BASE+ADAPTER` puts a LoRA adapter on top, merged at load. Those that come with the package have a number, and are found
-by it (`parallel-1`) or without (`parallel`, the newest; which one that was stands in the record of a run). An adapter
+by it (`parallel-2`) or without (`parallel`, the newest; which one that was stands in the record of a run). An adapter
 written by this package remembers the hash of the base it was trained on; on another base it loads with a warning. A GGUF
 file is converted once into an ordinary folder (bfloat16 safetensors), since reading it anew takes half a minute.
 """
@@ -109,6 +109,16 @@ def packaged_adapters(folder: Path | None = None) -> dict[str, Path]:
         found[kind] = versions[max(versions)]
         found |= {f"{kind}-{number}": path for number, path in sorted(versions.items())}
     return found
+
+
+def twin_of(address: str, dialect: str) -> str | None:
+    """The address of the same base with the adapter of this package that was trained on that dialect; None where `address`
+    has none of the package's, or has that one already."""
+    base, _, adapter = address.rpartition("+")
+    packaged = packaged_adapters()
+    if not base.startswith(("gguf:", "hf:")) or adapter not in packaged or dialect not in packaged:
+        return None
+    return None if note_of(packaged[adapter]).get("dialect") == dialect else f"{base}+{dialect}"
 
 
 def resolve(spec: str) -> Path:

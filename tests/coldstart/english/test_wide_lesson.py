@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -54,10 +55,10 @@ def asked(wide: Wide, text: str = "Tell me about Ada Brenn, Carl Dorn, Vera Lind
 
 FIRST = Wide("first_of", "born", None, tuple(map(born, BORN)))
 FORMS = [
-    (FIRST, "Earliest so far: 1888, Carl Dorn.", "The earliest is 1888: Carl Dorn."),
+    (FIRST, "1933 against 1888: after. Earliest so far: 1888, Carl Dorn.", "The earliest is 1888: Carl Dorn."),
     (
         Wide("last_of", "born", None, tuple(map(born, BORN))),
-        "Latest so far: 1933, Vera Lind.",
+        "1910 against 1933: before. Latest so far: 1933, Vera Lind.",
         "The latest is 1933: Vera Lind.",
     ),
     (
@@ -67,8 +68,13 @@ FORMS = [
     ),
     (
         Wide("which_of", "nation", "Norwegian", tuple(map(nation, NATION))),
-        "Is that Norwegian? No.",
+        "Is that Norwegian? No. So far: [1].",
         "Yes for Ada Brenn and Nils Berg.",
+    ),
+    (
+        Wide("which_of", "born", "before 1905", tuple(born(name, BORN[name][-4:] < "1905") for name in BORN)),
+        "born 2 April 1933. 1933 against 1905: after. No. So far: [1], [",
+        "Yes for Ada Brenn and Carl Dorn.",
     ),
     (
         Wide("all_of", "nation", "Norwegian", tuple(map(nation, NATION))),
@@ -115,7 +121,7 @@ async def test_all_parts_are_asked_at_once_read_line_by_line_and_judged(wide, re
     lines = last.splitlines()
     assert len(lines) == len(wide.steps) + 2  # what is asked for, a line for each part, the verdict
     assert remark in last
-    assert lines[-1].endswith(verdict)
+    assert re.sub(r"\[\d+\] ", "", lines[-1]).endswith(verdict)
     found = covered(trajectory)
     assert found is not None
     assert found.is_whole
@@ -186,6 +192,22 @@ async def test_the_twin_does_not_name_who_it_has_yet_to_find(search, encoder):
     assert "Ira Moss" in second
 
 
+def test_numbers_stand_side_by_side_with_their_digits_before_they_are_judged():
+    places = [
+        Step(name, name, "population", value, value) for name, value in (("A", "581"), ("B", "6,871"), ("C", "101"))
+    ]
+    wide = Wide("fewest_of", "population", None, tuple(places))
+    lesson = plan_wide(asked(wide), wide, random.Random(0), at_once=True, max_rounds=4)
+    lesson.asked.append(tuple(places))
+    pages = [
+        Seen(number, one.name, f"It has a population of {one.value}.") for number, one in enumerate(places, start=1)
+    ]
+    said = lesson.turn(1, pages)
+    assert "581. Smallest so far: 581, A." in said
+    assert "6,871 against 581, 4 digits against 3: more. Smallest so far: 581, A." in said
+    assert "101 against 581, 3 digits against 3: less. Smallest so far: 101, C." in said
+
+
 async def test_a_count_is_not_taken_where_a_part_is_missing(search, encoder):
     lost = Step("Zed Quill", "Zed Quill", "nation", "Danish", "Danish", False)
     for form in ("how_many_of", "which_of"):
@@ -230,7 +252,7 @@ def test_what_is_asked_for_names_the_fact():
     for wide, words in (
         (old, "Asked for: how many, born before 1905."),
         (FIRST, "Asked for: the earliest (year of birth)."),
-        (FORMS[6][0], "Asked for: each of them (year of birth)."),
+        (FORMS[7][0], "Asked for: each of them (year of birth)."),
         (actors, "Is that an actor? No."),
     ):
         lesson = plan_wide(asked(wide), wide, settings_rng(), at_once=True, max_rounds=4)
@@ -328,7 +350,12 @@ def test_a_run_makes_wide_questions_and_teaches_them_both_ways(tmp_path, monkeyp
             "max_mixed_tokens": 16000,
             "out": str(tmp_path / "out"),
             "search": {"address": f"bm25:{tmp_path / 'index'}"},
-            "rollout": {"max_tokens": 16000, "max_observation_tokens": 3000, "tokens_per_subquery": 600},
+            "rollout": {
+                "max_tokens": 16000,
+                "max_observation_tokens": 3000,
+                "tokens_per_subquery": 600,
+                "max_tokens_per_turn": 1500,
+            },
         }
     )
     run_coldstart(recipe)

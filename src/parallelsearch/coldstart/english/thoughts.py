@@ -131,6 +131,11 @@ def asked_for(which: str) -> str:
     return f"Asked for: {which}."
 
 
+def num_digits(number: str) -> int:
+    """How many stand before its point: a small model compares that first, and digit by digit after."""
+    return sum(character.isdigit() for character in number.partition(".")[0])
+
+
 def decide(high: str, low: str, which: str, value: str, name: str, relation: str = "after") -> str:
     """The comparison in steps of which each is a copy or a look at two numbers: the larger value always comes first, then
     the one that is asked for, then whose it is."""

@@ -216,6 +216,8 @@ class ComparisonLesson(Lesson):
             f"{thoughts.quote(name, quote)} That is {number:,g}."
             for name, (number, quote) in zip(self.names, (first, second), strict=True)
         )
+        digits = [thoughts.num_digits(f"{number:,g}") for number, _ in (first, second)]
+        quotes += f" {digits[0]} digits against {digits[1]}."
         return self.by_size(quotes, max(first[0], second[0]), min(first[0], second[0]), winner)
 
     def by_size(self, told: str, high: float, low: float, winner: str) -> str:

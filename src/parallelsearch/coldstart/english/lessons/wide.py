@@ -2,10 +2,11 @@
 
 The maker of such a question says what each part's page tells (`english/wide.py`); the lesson looks for it in what was
 shown. A line has the passage's number, the part, the page's words and what they come to. What the question wants of the
-lines is said along with them, so that each step is a copy or a look at two things side by side: the earliest so far, how
-many that makes, whether this one fits. A part whose page did not come is asked for again by itself, in other words, if
-there is a round left; if it does not come at all it is said to be missing, and the question is dropped unless the answer
-stands without it.
+lines is said along with them, so that each step is a copy or a look at two things side by side: which of two years is
+before the other, the earliest so far, how many that makes, the numbers of those that fit so far. To judge a date by a year
+that stands lines above, or to gather names from eight lines at the end, is more than a small model can do at once. A part
+whose page did not come is asked for again by itself, in other words, if there is a round left; if it does not come at all
+it is said to be missing, and the question is dropped unless the answer stands without it.
 
 The sequential twin asks for the same parts one after the other and ends with the same lines. With fewer rounds than parts
 it asks the question as it is first, which brings most pages that one query can, and then for those that are missing.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from parallelsearch.answers import normalise
@@ -225,8 +226,18 @@ class WideLesson(Lesson):
     def _line(self, step: Step, quote: Quote) -> str:
         is_one_fact = len({one.fact for one in self.wide.steps if one.round == step.round}) == 1
         about = step.name if is_one_fact else f"{step.name}, {FACTS[step.fact].noun}"
-        comes_to = "" if normalise(quote.words).endswith(normalise(step.value)) else f" That is {step.value}."
-        return f"{thoughts.quote(about, quote)}{comes_to}"
+        is_said = normalise(quote.words).endswith(normalise(step.value)) or self._is_weighed(step)
+        return f"{thoughts.quote(about, quote)}{'' if is_said else f' That is {step.value}.'}"
+
+    def _is_weighed(self, step: Step) -> bool:
+        """Whether the remark behind the line begins with the value: a choice, or a year against another."""
+        return step.round == self._levels[-1] and (self.wide.form in _CHOICES or self._year_asked(step) is not None)
+
+    def _year_asked(self, step: Step) -> str | None:
+        """The year that the question sets, "1920" of "before 1920"."""
+        if step.holds is None or not FACTS[step.fact].is_year or self.wide.target is None:
+            return None
+        return self.wide.target.rpartition(" ")[2]
 
     def _found(self, shown: Sequence[Seen]) -> list[tuple[Step, Quote | None]]:
         return [(step, self._quote(step, shown)) for step in self.wide.steps if step.round == self._levels[-1]]
@@ -249,14 +260,15 @@ class WideLesson(Lesson):
             raise Drop("page_not_found")
         if len(known) < len(found):
             self._check_without([step for step, quote in found if quote is None], known)
+        numbers = {step: quote.number for step, quote in found if quote is not None}
         lines = [self._asked_for()]
         for place, (step, quote) in enumerate(found):
             if quote is None:
                 lines.append(f"{step.name}: nothing was found.")
                 continue
             so_far = [one for one, other in found[: place + 1] if other is not None]
-            lines.append(f"{self._line(step, quote)}{self._remark(step, so_far)}")
-        return "\n".join([*lines, self._verdict(known)]) if wide.steps else ""
+            lines.append(f"{self._line(step, quote)}{self._remark(step, so_far, numbers)}")
+        return "\n".join([*lines, self._verdict(known, numbers)]) if wide.steps else ""
 
     def _check_without(self, missing: Sequence[Step], known: Sequence[Step]) -> None:
         """Some were not found. A verdict on the others is kept only where it is the golden one."""
@@ -289,19 +301,28 @@ class WideLesson(Lesson):
             return target
         return f"{'an' if target[:1] in 'aeiou' else 'a'} {target}"
 
-    def _remark(self, step: Step, so_far: Sequence[Step]) -> str:
+    def _remark(self, step: Step, so_far: Sequence[Step], numbers: Mapping[Step, int]) -> str:
+        """What the line changes. The last of `so_far` is its own step; `numbers` are those of the passages."""
         wide = self.wide
         if wide.form in _CHOICES:
             best = _best(wide.form, so_far)
-            return f" {_CHOICES[wide.form][0].capitalize()} so far: {best.value}, {best.name}."
+            said = (
+                "" if len(so_far) == 1 else f" {_weighed(step.fact, step.value, _best(wide.form, so_far[:-1]).value)}"
+            )
+            return f"{said} {_CHOICES[wide.form][0].capitalize()} so far: {best.value}, {best.name}."
         if step.holds is None:
             return ""
-        said = f" Is that {self._target()}? {'Yes' if step.holds else 'No'}."
+        year = self._year_asked(step)
+        asked = f"Is that {self._target()}?" if year is None else _weighed(step.fact, step.value, year)
+        said = f" {asked} {'Yes' if step.holds else 'No'}."
         if wide.form == "how_many_of":
             said += f" That makes {sum(one.holds is True for one in so_far)}."
+        if wide.form == "which_of":
+            fitting = [numbers[one] for one in so_far if one.holds]
+            said += f" So far: {', '.join(f'[{number}]' for number in fitting) or 'none'}."
         return said
 
-    def _verdict(self, known: Sequence[Step]) -> str:
+    def _verdict(self, known: Sequence[Step], numbers: Mapping[Step, int]) -> str:
         wide, answer = self.wide, self.answer
         if wide.form in _CHOICES:
             best = _best(wide.form, known)
@@ -310,7 +331,7 @@ class WideLesson(Lesson):
         if wide.form == "which_of":
             fitting = [step for step in known if step.holds]
             if fitting[0].of is None:
-                return f"Yes for {thoughts.listed([step.name for step in fitting])}."
+                return f"Yes for {thoughts.listed([f'[{numbers[step]}] {step.name}' for step in fitting])}."
             return f"{' '.join(self._made_by(step) + '.' for step in fitting)} So {answer}."
         if wide.form == "how_many_of":
             return f"So {answer}."
@@ -348,6 +369,16 @@ def _trimmed(step: Step, quote: Quote) -> Quote:
     while _LEFT_OVER.search(words):
         words = _LEFT_OVER.sub("", words)
     return Quote(words if find_phrase(words, step.words) else whole or quote.words, quote.number)
+
+
+def _weighed(fact: str, value: str, other: str) -> str:
+    """A value beside another, then how it stands to it. Of numbers that are no years the digits are counted first."""
+    sign = number_of(value) - number_of(other)
+    if FACTS[fact].is_year:
+        return f"{value} against {other}: {'before' if sign < 0 else 'after' if sign > 0 else 'the same'}."
+    said = "less" if sign < 0 else "more" if sign > 0 else "the same"
+    digits = f"{thoughts.num_digits(value)} digits against {thoughts.num_digits(other)}"
+    return f"{value} against {other}, {digits}: {said}."
 
 
 def _best(form: Form, steps: Sequence[Step]) -> Step:
