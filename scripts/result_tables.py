@@ -11,6 +11,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from kept_rows import BALANCED, DEV, PER_PART, TURNS, WIDE, Kept, Line
@@ -340,6 +341,39 @@ def brief_table(kept: Kept) -> str:
         lines.append([name, f"{len(b[0]):,}", *figures])
     head = ("questions", "n", "coin flip", "EM, one at a time", "EM, all at once", "difference", "LLM calls")
     return markdown((*head, "parts asked at once"), lines) if lines else NOTHING
+
+
+_FOUND: dict[str, tuple[Holds, int]] = {
+    "HotpotQA and 2Wiki, comparisons of two": (SUBSETS["comparisons, pooled"], 1),
+    "2 independent parts, made from pages": (_wide(2), 1),
+    "4 independent parts": (_wide(4), 1),
+    "8 independent parts": (_wide(8), 1),
+    "two parallel rounds, made from pages": (SUBSETS["mixed-balanced"], 2),
+    "2Wiki, two parallel rounds": (SUBSETS["2Wiki-mixed"], 2),
+}
+"""What the README shows first: the questions, and the rounds that the policy's queries are taken from."""
+
+
+def found_table(kept: Kept) -> str:
+    """All gold at equal budget, without a reader: the whole question as one query, and the shipped policy's queries."""
+    lines = []
+    for name, (holds, rounds) in _FOUND.items():
+        a, b = paired(lines_of(kept, WHOLE, holds), _placed(lines_of(kept, SHIPPED, holds, TURNS)))
+        if not a or not b:
+            continue
+        figures = []
+        for size in (2, PER_PART):
+            one, other = (all_gold(seeds, partial(_so_many, size), n) for seeds, n in ((a, 1), (b, rounds)))
+            figures += [figure(float(np.mean(one))), figure(float(np.mean(other))), lead(difference(one, other))]
+        lines.append([name, f"{len(a[0]):,}", str(rounds), *figures])
+    head = ["questions", "n", "rounds"]
+    for said in ("two passages a part", "three"):
+        head += [f"{said}: one query", "the policy's", "lead"]
+    return markdown(head, lines) if lines else NOTHING
+
+
+def _so_many(size: int, line: Line) -> int:
+    return size * line.num_parts
 
 
 def arms_table(kept: Kept) -> str:
@@ -683,6 +717,7 @@ def wide_figures(kept: Kept) -> list[Figure]:
 
 
 TABLES: dict[str, Callable[[Kept], str]] = {
+    "found": found_table,
     "brief": brief_table,
     "budget": budget_table,
     "arms": arms_table,
