@@ -266,6 +266,36 @@ def test_labelled_parts_are_compared_where_they_are_known() -> None:
     assert line[4] == "1.000 / 1.000, +1.000 (+1.000, +1.000)"
 
 
+def test_the_first_screens_have_the_policy_that_ships_beside_its_twin_and_one_query() -> None:
+    policy = made(10, num_parts=4, em=(True, True, True, False, False), chance=0.25, places={"1": [1, 8], "2": [1, 2]})
+    twin = made(10, num_parts=4, em=(True, False), num_llm_calls=5, turns=9)
+    whole = [
+        {"id": one["id"], "set": WIDE, "dataset": WIDE, "kind": "parallel", "num_parts": 4, "places": {"1": [1, 12]}}
+        for one in policy
+    ]
+    kept = as_kept({"rl-parallel": policy, "rl-sequential": twin, "whole-question": whole})
+    line = row_of_table(tables.brief_table(kept), "2 to 4 independent parts, made from pages")
+    assert line[1:5] == ["10", ".25", ".500", ".600"]
+    assert line[6:] == ["**2.00** instead of 5.00", "1.00"]
+    found = row_of_table(tables.found_table(kept), "4 independent parts")
+    assert found[1:5] == ["10", "1", ".000", "1.000"]  # eight passages
+    assert found[6:8] == ["1.000", "1.000"]  # twelve
+    assert tables.brief_table(as_kept({"rl-parallel": policy})) == tables.NOTHING
+
+
+def test_wide_questions_by_what_is_wanted_of_the_parts() -> None:
+    first = {"type": "first_of", "em": (True, False), "chance": 0.5}
+    files = {
+        "rl-parallel": made(10, **first),
+        "rl-sequential": [*made(10, **first), *made(10, type="first_of", turns=9, chance=0.5)],
+    }
+    line = row_of_table(tables.forms_table(as_kept(files)), "which is first")
+    assert line[1:3] == ["10", ".500"]
+    assert line[3].startswith("1.000 (")  # the twin with the most rounds it was given
+    assert line[4].startswith(".500 (")
+    assert "which is last" not in tables.forms_table(as_kept(files))
+
+
 def test_the_plot_needs_rows_and_is_drawn(tmp_path) -> None:
     with pytest.raises(UsageError, match="nothing to draw"):
         results.write_plot(tmp_path / "wide.png", as_kept({"rl-parallel": made(3, DEV)}))
