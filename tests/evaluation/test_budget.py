@@ -130,6 +130,8 @@ async def test_the_report_of_a_run_has_the_budget_first(run: Path) -> None:
 async def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--data"):
         await spend_budgets(["demo"], "demo", tmp_path)
+    with pytest.raises(UsageError, match="is no run folder"):
+        await spend_budgets([str(tmp_path / "mistyped")], "demo", tmp_path)
     with pytest.raises(UsageError, match="gold is known"):
         cells([Arm("a"), Arm("b")])
     search = Search(demo.retriever())

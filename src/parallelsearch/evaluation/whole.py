@@ -83,6 +83,11 @@ async def spend_budgets(
     """
     folder = Path(out_dir)
     runs = {arm: Path(arm) for arm in arms if (Path(arm) / MANIFEST_FILE).exists()}
+    for arm in arms:
+        if arm not in runs and ":" not in arm and os.sep in arm:  # no policy's address has that form
+            raise UsageError(
+                f"'{arm}' is no run folder: it has no {MANIFEST_FILE}; make one with parallelsearch eval --out"
+            )
     if questions is None and len(runs) < max(1, len(arms)):
         raise UsageError("say which questions to ask: --data NAME_OR_FILE (run folders have their own)")
     asked = None if questions is None else _loaded(questions)
