@@ -30,7 +30,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from parallelsearch import grammar
-from parallelsearch.policy.openai_wire import EventReader, Mould, Turn
+from parallelsearch.policy.openai_wire import EventReader, Turn
 from parallelsearch.trajectory import Segment
 
 
@@ -173,36 +173,6 @@ def test_events_do_not_depend_on_how_the_bytes_are_cut(data: list[str], newline:
     reader = EventReader()
     chunks = [stream[start:end] for start, end in itertools.pairwise(places)]
     assert [event for chunk in [*chunks, b""] for event in reader.feed(chunk)] == [item.encode() for item in data]
-
-
-INSIDE = st.one_of(st.binary(max_size=12), st.text(max_size=8).map(str.encode), st.just(b'", "content": "x'))
-PLAIN = '{"id": "c-1", "choices": [{"index": 0, "delta": {"content": %s}, "finish_reason": null}], "model": "tiny"}'
-
-
-@given(
-    st.text(max_size=8),
-    INSIDE,
-    st.booleans(),
-    st.sampled_from(["", '"content": "b", ', '"a": "\\"content\\":\\"", ']),
-)
-@example("word", b" word", True, "")
-def test_what_is_cut_out_of_an_event_is_what_reading_it_gives(
-    first: str, inside: bytes, is_ascii: bool, more: str
-) -> None:
-    form = PLAIN.replace('"model"', more + '"model"')
-    mould = Mould()
-    mould.learn((form % json.dumps(first, ensure_ascii=is_ascii)).encode("utf-8", "surrogatepass"))
-    if not mould.is_set:
-        return
-    head, _, tail = (form % '"|"').encode().partition(b"|")
-    text = mould.text(head + inside + tail)
-    if text is not None:
-        payload = json.loads(head + inside + tail)
-        assert payload["choices"][0]["delta"]["content"] == text
-        assert payload | {"choices": 0} == json.loads(form % '""') | {"choices": 0}
-    elif inside.isalnum() and first.isalnum() and first.isascii() and not more:
-        raise AssertionError("the fast way is not taken")
-    assert mould.text(b"x" + head + inside + tail) is None
 
 
 @pytest.mark.parametrize("key", [None, "sk-secret"])

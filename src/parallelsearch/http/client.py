@@ -414,7 +414,7 @@ class Stream:
             self._gather.num_open -= 1
             self._gather = None
         if response is not None:
-            if self._is_over:
+            if self._is_over or response.content.at_eof():
                 response.release()
             else:  # what was not read cannot be skipped: another answer must not begin with it
                 response.close()

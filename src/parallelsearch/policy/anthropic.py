@@ -131,13 +131,13 @@ class AnthropicPolicy(ServerPolicy):
         async def asked() -> tuple[MessageTurn, Generation]:
             fields = self._fields(segments, stop, max_tokens, sampling, tools)
             turn, generation = await self._try(
-                made, lambda turn, deadline_s: self._exchange(fields, turn, deadline_s), on_call, deadline_s
+                made, lambda turn, key: self._exchange(fields, turn, key, deadline_s), on_call, deadline_s
             )
             assert isinstance(turn, MessageTurn)
             return turn, generation
 
         deadline_s = self._deadline_s()
-        with self._as_policy_errors():
+        try:
             turn, generation = await asked()
             if turn.is_all_thought and not self._thinks and not turn.said:  # now it is known to think: again, with room
                 self._thinks = True
@@ -146,6 +146,8 @@ class AnthropicPolicy(ServerPolicy):
                 generation.usage = {
                     name: number + spent.get(name, 0) for name, number in (generation.usage or {}).items()
                 }
+        except (TimeoutError, TransientError) as error:
+            raise self._policy_error(error) from error
         self._thinks = self._thinks or turn.has_thought
         if turn.is_all_thought:
             log.warning(
@@ -219,11 +221,10 @@ class AnthropicPolicy(ServerPolicy):
 
     # ---- the answer --------------------------------------------------------------------------------------------------
 
-    async def _exchange(self, fields: dict[str, Any], turn: Turn, deadline_s: float) -> None:
+    async def _exchange(self, fields: dict[str, Any], turn: Turn, key: str | None, deadline_s: float) -> None:
         """Send the request and feed the turn with what comes back."""
         for _ in range(len(_OPTIONAL_FIELDS) + 1):
             body = self._body(fields)
-            key = self._key()
             async with self._http.stream(
                 "POST",
                 self._endpoint("messages"),

@@ -12,7 +12,7 @@ keeps its blocks, in `Generation.raw` and from there in the record.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from parallelsearch.dialect import Tool
@@ -110,6 +110,13 @@ class MessageTurn(Turn):
         """It ran out of tokens before it said anything."""
         is_silent = not self._calls and not self._content.strip()
         return self._finish_reason == "length" and is_silent and self.has_thought
+
+    def feed_all(self, payloads: Iterable[object]) -> None:
+        """Events of a stream that came together, until the server runs past the stop string."""
+        for payload in payloads:
+            self.feed(payload)
+            if self.ran_on:
+                return
 
     def feed(self, payload: object) -> None:
         """One event of a stream, or the whole answer."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -37,6 +38,8 @@ _OPTIONAL_FIELDS = (
     "reasoning_effort",
 )
 """Sent where useful, left out from then on if a server says that it does not take them. Without `stop` a turn is cut here."""
+_STREAMED: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+_WHOLE: Mapping[str, Any] = {"stream": False}
 _TOOLS = re.compile(r"\btools?\b|tool[_ -]?(?:choice|call)|function.?call", re.I)
 _ABOUT_TOOLS = (400, 404, 422, 500, 501)
 """With one of these a server says that it takes no tools; which one, differs."""
@@ -137,7 +140,7 @@ class OpenAIPolicy(ServerPolicy):
         on_call: OnCall | None = None,
     ) -> Generation:
         deadline_s = self._deadline_s()
-        with self._as_policy_errors():
+        try:
             if self.model is None:
                 async with asyncio.timeout_at(deadline_s):
                     self.model = await self._only_model()
@@ -155,10 +158,12 @@ class OpenAIPolicy(ServerPolicy):
                     on_call=on_call,
                     max_chars=max_tokens * MAX_CHARS_PER_TOKEN,
                 ),
-                lambda turn, deadline_s: self._exchange(fields, segments, turn, deadline_s, is_heard),
+                lambda turn, key: self._exchange(fields, segments, turn, key, deadline_s, is_heard),
                 on_call,
                 deadline_s,
             )
+        except (TimeoutError, TransientError) as error:
+            raise self._policy_error(error) from error
         self._passes_stops = self._passes_stops or (turn.has_stopped and turn.ran_on)
         if self.api == "completions" and turn.prompt_ids is not None:
             _adopt_prompt_ids(segments, turn.prompt_ids)
@@ -174,13 +179,11 @@ class OpenAIPolicy(ServerPolicy):
         sampling: Sampling,
         tools: Sequence[Tool] = (),
     ) -> dict[str, Any]:
-        fields: dict[str, Any] = {
-            "model": self.model,
-            "max_tokens": max_tokens,
-            "temperature": sampling.temperature,
-            "stop": list(stop) or None,
-            "reasoning_effort": self.reasoning_effort,
-        }
+        fields: dict[str, Any] = {"model": self.model, "max_tokens": max_tokens, "temperature": sampling.temperature}
+        if stop:
+            fields["stop"] = list(stop)
+        if self.reasoning_effort is not None:
+            fields["reasoning_effort"] = self.reasoning_effort
         if tools:
             fields |= {"tools": [tool.schema() for tool in tools], "parallel_tool_calls": True}
         if self.api == "chat":
@@ -197,8 +200,9 @@ class OpenAIPolicy(ServerPolicy):
         if self.token_ids:  # the ids hold the stop string, so the text has to hold it too
             fields |= {"return_token_ids": True, "include_stop_str_in_output": True}
             fields["logprobs"] = True if self.api == "chat" else 1
-        fields |= self.extra_body
-        return {key: value for key, value in fields.items() if value is not None}
+        if self.extra_body:
+            fields = {key: value for key, value in (fields | self.extra_body).items() if value is not None}
+        return fields
 
     def _streams_for(self, is_heard: bool, has_stop: bool = False) -> bool:
         """A server that runs past the stop strings is streamed, too: what it writes after one is not waited for then."""
@@ -207,12 +211,15 @@ class OpenAIPolicy(ServerPolicy):
 
     def _body(self, fields: dict[str, Any], streams: bool) -> dict[str, Any]:
         """The fields, in the words this server is known to understand."""
-        way: dict[str, Any] = {"stream": streams}
         if streams:
-            way["stream_options"] = {"include_usage": True}
+            way = _STREAMED
         elif self._stream_asked is None and not self.streams:  # it refused the field; whole is what it does without
             way = {}
-        body = {**{key: value for key, value in way.items() if key not in self.extra_body}, **fields}
+        else:
+            way = _WHOLE
+        if self.extra_body:
+            way = {key: value for key, value in way.items() if key not in self.extra_body}
+        body = {**way, **fields}
         if not self._unknown_fields and self._max_tokens_field == "max_tokens":
             return body
         return {
@@ -250,15 +257,21 @@ class OpenAIPolicy(ServerPolicy):
     # ---- the answer --------------------------------------------------------------------------------------------------
 
     async def _exchange(
-        self, fields: dict[str, Any], segments: Sequence[Segment], turn: Turn, deadline_s: float, is_heard: bool
+        self,
+        fields: dict[str, Any],
+        segments: Sequence[Segment],
+        turn: Turn,
+        key: str | None,
+        deadline_s: float,
+        is_heard: bool,
     ) -> None:
         """Send the request and feed the turn with what comes back."""
         path = "chat/completions" if self.api == "chat" else "completions"
         for _ in range(len(_OPTIONAL_FIELDS) + 5):
             body = self._body(fields, self._streams_for(is_heard, "stop" in fields))
             streams = bool(body.get("stream"))
-            key = self._key()
-            with self._patience(streams):
+            start_s = time.monotonic()
+            try:
                 async with self._http.stream(
                     "POST",
                     self._endpoint(path),
@@ -272,6 +285,9 @@ class OpenAIPolicy(ServerPolicy):
                         return
                     response = await answer.read()
                 await self._learn_from(response, fields, segments, body)
+            except TransientError as error:
+                self._learn_patience(error, start_s, streams)
+                raise
 
     async def _learn_from(
         self, response: Response, fields: dict[str, Any], segments: Sequence[Segment], body: dict[str, Any]

@@ -8,8 +8,9 @@ Nothing here knows about connections; what makes no sense is a `PolicyError`, wh
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,9 +24,6 @@ from parallelsearch.untrusted import finite, whole, whole_start
 
 _MAX_EVENT_BYTES = 16 * 1024 * 1024
 _MAX_COUNT = 10**9
-_PLAIN_CHUNK = {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier"}
-_PLAIN_CHOICE = {"index", "delta", "finish_reason", "logprobs", "stop_reason"}
-_CONTENT = b'"content":'
 _LENGTH = frozenset({"length", "max_tokens"})
 _END_OF_SEQUENCE = frozenset({"eos", "eos_token"})
 
@@ -48,7 +46,7 @@ class EventReader:
             return self._end()
         if not self._num_bytes and chunk.startswith(b"data: ") and chunk.endswith(b"\n\n") and b"\r" not in chunk:
             events = chunk[6:-2].split(b"\n\ndata: ")
-            if chunk.count(b"\n") == 2 * len(events):  # as nearly always: whole events of one line each
+            if b"\n" not in b"".join(events):  # as nearly always: whole events of one line each
                 return events
         self._pieces.append(chunk)
         self._num_bytes += len(chunk)
@@ -107,45 +105,6 @@ def read_json(data: bytes) -> object:
             raise ValueError("it is nested too deeply") from None
 
 
-class Mould:
-    """The form of a stream's events. Nearly all are the same bytes but for the text in them, and to cut that out costs a
-    tenth of reading the JSON around it anew. What does not fit to the byte is not read here."""
-
-    __slots__ = ("_after", "_before", "is_set")
-
-    def __init__(self) -> None:
-        self.is_set = False
-        self._before = self._after = b""
-
-    def learn(self, data: bytes) -> None:
-        """Take the form of an event that was found to be a piece of text and nothing else."""
-        start = data.find(_CONTENT)
-        opening = data.find(b'"', start + len(_CONTENT))
-        closing = data.find(b'"', opening + 1)
-        inside = data[opening + 1 : closing]
-        self.is_set = (
-            0 <= start < opening < closing
-            and data.find(_CONTENT, start + 1) < 0
-            and not data[start + len(_CONTENT) : opening].strip()
-            and b"\\" not in inside
-        )
-        self._before, self._after = data[: opening + 1], data[closing:]
-
-    def text(self, data: bytes) -> str | None:
-        """The text of an event of this form; None if the event has to be read."""
-        before, after = self._before, self._after
-        if not (data.startswith(before) and data.endswith(after)):
-            return None
-        inside = data[len(before) : len(data) - len(after)]
-        if not inside or b'"' in inside or b"\\" in inside:  # then the border may be another one
-            return None
-        try:
-            text = inside.decode()
-        except UnicodeDecodeError:
-            return None
-        return text if text.isprintable() else None
-
-
 class Turn:
     """One turn, as far as the server has sent it. Feed it every JSON object, then ask for the `generation`.
 
@@ -167,8 +126,7 @@ class Turn:
         writes more than that does not keep to the limit of tokens; the turn ends there."""
         self._max_chars, self._num_chars = max_chars, 0
         self._stop = tuple(stop)
-        self._longest_stop = max(map(len, self._stop), default=0)
-        self._stop_ends = frozenset(string[-1:] for string in self._stop)
+        self._longest_stop, self._stop_ends = _measured(self._stop)
         self._on_text = on_text
         self._thought = _Thought()
         self._with_calls, self._on_call = with_calls, on_call
@@ -193,18 +151,35 @@ class Turn:
         """The server has said that the turn is over, in a way that leaves no doubt."""
         self.has_called = False
         """Pieces of a call have gone to `on_call`."""
-        self.was_plain = False
-        """What was fed last was a piece of text and nothing else."""
         self.said = said
         """What has gone to `on_text`, in this attempt or one before it."""
+
+    def feed_all(self, payloads: Iterable[object]) -> None:
+        """Chunks of a stream that came together, until the server runs past the stop string."""
+        pieces: list[str] = []
+        for payload in payloads:
+            piece = _text_alone(payload)
+            if piece is not None:
+                pieces.append(piece)
+                continue
+            self._feed_text(pieces)
+            if not self.ran_on:
+                self.feed(payload)
+            if self.ran_on:
+                return
+        self._feed_text(pieces)
+
+    def _feed_text(self, pieces: list[str]) -> None:
+        """Take the pieces of text that came one after the other as one, and forget them."""
+        if pieces:
+            self._is_without_choice = False
+            self._add_content("".join(pieces))
+            pieces.clear()
 
     def feed(self, payload: object) -> None:
         """One chunk of a stream, or the whole answer."""
         if not isinstance(payload, dict):
             raise PolicyError(f"the server sent {short(payload)} where a JSON object belongs")
-        self.was_plain = self._is_plain(payload)
-        if self.was_plain:
-            return
         get = payload.get  # a server may send thousands of these in a second: what is not there costs little
         if get("error"):
             raise _reported_error(payload["error"])
@@ -225,35 +200,6 @@ class Turn:
         if told is not None:
             self.prompt_ids = _ids(told) or self.prompt_ids
         self._feed_choice(choice)
-
-    def feed_text(self, text: str) -> None:
-        """Pieces of text that came as such and with nothing else."""
-        self._is_without_choice = False
-        self._add_content(text)
-
-    def _is_plain(self, payload: dict[str, Any]) -> bool:
-        """Take a chunk that is a piece of text and nothing else, as nearly all are; false if it has to be looked into."""
-        try:
-            (choice,) = payload["choices"]
-            delta = choice["delta"]
-            piece = delta["content"]
-            if (
-                type(piece) is str
-                and piece
-                and len(delta) == 1
-                and choice["finish_reason"] is None
-                and payload.keys() <= _PLAIN_CHUNK
-                and choice.keys() <= _PLAIN_CHOICE
-                and payload.get("usage") is None
-                and choice.get("logprobs") is None
-            ):
-                self._is_without_choice = False
-            else:
-                return False
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return False
-        self._add_content(piece)  # not inside: what the caller's own function raises is not for us
-        return True
 
     def _feed_choice(self, choice: dict[str, Any]) -> None:
         get = choice.get
@@ -451,6 +397,37 @@ class _Thought:
         told = line if self.text else f"{grammar.opening(grammar.THINK)} {line}"
         self.text += line
         return told
+
+
+def _text_alone(payload: Any) -> str | None:
+    """The text of a chunk that holds nothing else that counts, as nearly all are; None if it has to be looked into.
+
+    A server may send thousands of these in a second, so it asks for as little as it can: `feed` reads no other fields.
+    """
+    try:
+        (choice,) = payload["choices"]
+        delta = choice["delta"]
+        piece = delta["content"]
+        is_alone = (
+            len(delta) == 1
+            and choice["finish_reason"] is None
+            and choice.get("logprobs") is None
+            and payload.get("usage") is None
+            and "token_ids" not in choice
+            and "prompt_token_ids" not in choice
+            and "prompt_token_ids" not in payload
+            and "text" not in choice
+            and "error" not in payload
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return piece if is_alone and type(piece) is str and piece else None
+
+
+@functools.lru_cache(maxsize=64)
+def _measured(stop: tuple[str, ...]) -> tuple[int, frozenset[str]]:
+    """How long the longest stop string is, and the characters that they end in."""
+    return max(map(len, stop), default=0), frozenset(string[-1:] for string in stop)
 
 
 def first_stop_end(text: str, stop: Sequence[str], start: int = 0) -> int | None:

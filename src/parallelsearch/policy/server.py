@@ -16,15 +16,14 @@ import os
 import re
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from parallelsearch.errors import PolicyError, TransientError, UsageError, nearest
 from parallelsearch.http import HttpClient, Response, Stream, retrying, without_secrets
 from parallelsearch.policy.base import Generation, OnCall, Policy
-from parallelsearch.policy.openai_wire import EventReader, Mould, Turn, read_json, read_many_json
+from parallelsearch.policy.openai_wire import EventReader, Turn, read_json, read_many_json
 
 log = logging.getLogger(__name__)
 
@@ -186,16 +185,10 @@ class ServerPolicy(Policy):
         self._streams_all = True
         return True
 
-    @contextmanager
-    def _patience(self, streams: bool) -> Iterator[None]:
+    def _learn_patience(self, error: TransientError, start_s: float, streams: bool) -> None:
         """Before a server there may be something that gives a silent connection up: from then on turns are streamed."""
-        start_s = time.monotonic()
-        try:
-            yield
-        except TransientError as error:
-            if not streams and time.monotonic() - start_s >= _LONG_SILENCE_S:
-                self._stream_all(str(error))
-            raise
+        if not streams and time.monotonic() - start_s >= _LONG_SILENCE_S:
+            self._stream_all(str(error))
 
     # ---- the answer --------------------------------------------------------------------------------------------------
 
@@ -212,7 +205,7 @@ class ServerPolicy(Policy):
     async def _try(
         self,
         make: Callable[[str, OnCall | None], Turn],
-        exchange: Callable[[Turn, float], Awaitable[None]],
+        exchange: Callable[[Turn, str | None], Awaitable[None]],
         on_call: OnCall | None,
         deadline_s: float,
     ) -> tuple[Turn, Generation]:
@@ -220,31 +213,29 @@ class ServerPolicy(Policy):
         said = ""
         async for attempt in retrying(self.max_attempts, self.max_wait_s, deadline_s=deadline_s):
             with attempt:
-                turn = make(said, on_call)
+                turn, key = make(said, on_call), self._key()
                 try:
-                    await exchange(turn, deadline_s)
-                    generation = self._without_key(turn.generation(self.count_tokens))
+                    await exchange(turn, key)
+                    generation = turn.generation(self.count_tokens)
                 finally:
                     said = turn.said
                     if turn.has_called:  # what a second try starts early could not be told from the first
                         on_call = None
-        return turn, generation
+                # A key that the server echoes in pieces, each too short to be known by, must not get into the record.
+                if key is not None and key in generation.text:
+                    generation.text, generation.token_ids, generation.logprobs = (
+                        scrubbed(generation.text, key),
+                        None,
+                        None,
+                    )
+                return turn, generation
+        raise RuntimeError("gave up without a failure")  # not reached: the last failure is raised by the attempt
 
-    def _without_key(self, generation: Generation) -> Generation:
-        """A key that the server echoes in pieces, each too short to be known by, must not get into the record."""
-        key = self._key()
-        if key is not None and key in generation.text:
-            generation.text, generation.token_ids, generation.logprobs = scrubbed(generation.text, key), None, None
-        return generation
-
-    @contextmanager
-    def _as_policy_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except TimeoutError as error:
-            raise PolicyError(f"{self._who} did not finish the turn within {self.timeout_s:g} s") from error
-        except TransientError as error:
-            raise PolicyError(str(error)) from error
+    def _policy_error(self, error: TimeoutError | TransientError) -> PolicyError:
+        """What is left of a failure that would have been worth another try."""
+        if isinstance(error, TransientError):
+            return PolicyError(str(error))
+        return PolicyError(f"{self._who} did not finish the turn within {self.timeout_s:g} s")
 
     async def _read_answer(self, answer: Stream, turn: Turn, key: str | None) -> None:
         """Feed the turn with an answer, whole or streamed: a server need not do what it was asked for."""
@@ -255,11 +246,10 @@ class ServerPolicy(Policy):
 
     async def _read_stream(self, answer: Stream, turn: Turn, key: str | None) -> None:
         """Read to the end, or until the server runs past the stop string; leaving early closes the connection."""
-        reader, mould = EventReader(), Mould()
+        reader = EventReader()
         secret = None if key is None else key.encode()
         is_over = is_done = False
         deadline_s: float | None = None
-        clock = asyncio.get_running_loop().time
         while not is_over:
             if deadline_s is None or answer.is_at_end:
                 chunk = await answer.events()
@@ -278,41 +268,19 @@ class ServerPolicy(Policy):
                     is_done, events = True, events[:at]
                     break
             hides = secret is not None and any(secret in data for data in events)
-            self._feed(turn, events, mould, key if hides else None)
+            self._feed(turn, events, key if hides else None)
             if turn.ran_on:
+                return
+            if is_done and answer.is_at_end:
                 return
             if deadline_s is None and (turn.has_stopped or turn.is_whole or is_done):
                 # Read on a little, for the usage and so that the connection can be used again.
-                deadline_s = clock() + _GRACE_S
+                deadline_s = asyncio.get_running_loop().time() + _GRACE_S
 
-    def _feed(self, turn: Turn, events: list[bytes], mould: Mould, key: str | None) -> None:
-        """Events that came together, until the server runs past the stop string. `key`: it is in them."""
-        if not mould.is_set or key is not None:
-            values = read_many_json(events) if key is None and len(events) > 1 else None
-            for value in values if values is not None else (self._json(data, key) for data in events):
-                turn.feed(value)
-                if turn.ran_on:
-                    return
-            if turn.was_plain and events:
-                mould.learn(events[-1])
-            return
-        texts: list[str] = []
-        for data in events:
-            text = mould.text(data)
-            if text is not None:
-                texts.append(text)
-                continue
-            if texts:
-                turn.feed_text("".join(texts))
-                texts.clear()
-            if not turn.ran_on:
-                turn.feed(self._json(data, None))
-            if turn.ran_on:
-                return
-            if turn.was_plain:
-                mould.learn(data)
-        if texts:
-            turn.feed_text("".join(texts))
+    def _feed(self, turn: Turn, events: list[bytes], key: str | None) -> None:
+        """Events that came together. `key`: it is in them."""
+        values = read_many_json(events) if key is None and len(events) > 1 else None
+        turn.feed_all(values if values is not None else (self._json(data, key) for data in events))
 
     def _json(self, data: bytes, key: str | None) -> object:
         if key is not None:
