@@ -30,7 +30,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from parallelsearch import grammar
-from parallelsearch.policy.openai_wire import EventReader, Turn
+from parallelsearch.errors import PolicyError
+from parallelsearch.policy.openai_wire import EventReader, Mould, Turn
 from parallelsearch.trajectory import Segment
 
 
@@ -175,6 +176,36 @@ def test_events_do_not_depend_on_how_the_bytes_are_cut(data: list[str], newline:
     assert [event for chunk in [*chunks, b""] for event in reader.feed(chunk)] == [item.encode() for item in data]
 
 
+INSIDE = st.one_of(st.binary(max_size=12), st.text(max_size=8).map(str.encode), st.just(b'", "content": "x'))
+PLAIN = '{"id": "c-1", "choices": [{"index": 0, "delta": {"content": %s}, "finish_reason": null}], "model": "tiny"}'
+
+
+@given(
+    st.text(max_size=8),
+    INSIDE,
+    st.booleans(),
+    st.sampled_from(["", '"content": "b", ', '"a": "\\"content\\":\\"", ']),
+)
+@example("word", b" word", True, "")
+def test_what_is_cut_out_of_an_event_is_what_reading_it_gives(
+    first: str, inside: bytes, is_ascii: bool, more: str
+) -> None:
+    form = PLAIN.replace('"model"', more + '"model"')
+    mould = Mould()
+    head, _, tail = (form % '"|"').encode().partition(b"|")
+    assert mould.text(head + inside + tail) is None  # it has seen nothing yet
+    assert mould.text(b'"a text"') is None
+    mould.learn((form % json.dumps(first, ensure_ascii=is_ascii)).encode("utf-8", "surrogatepass"))
+    text = mould.text(head + inside + tail)
+    if text is not None:
+        payload = json.loads(head + inside + tail)
+        assert payload["choices"][0]["delta"]["content"] == text
+        assert payload | {"choices": 0} == json.loads(form % '""') | {"choices": 0}
+    elif inside.isalnum() and first.isalnum() and first.isascii() and not more:
+        raise AssertionError("the fast way is not taken")
+    assert mould.text(b"x" + head + inside + tail) is None
+
+
 @pytest.mark.parametrize("key", [None, "sk-secret"])
 async def test_every_event_of_a_stream_counts_whatever_its_form(
     key: str | None, monkeypatch: pytest.MonkeyPatch
@@ -208,6 +239,18 @@ async def test_every_event_of_a_stream_counts_whatever_its_form(
             generation = await ask(policy_for(server), pieces=pieces)
         assert generation.text == "".join(pieces) == (text if key is None else text.replace(key, "***"))
         assert generation.finish == "stop"
+
+
+async def test_text_before_a_broken_event_counts_though_both_came_together() -> None:
+    pieces: list[str] = []
+    data = [chunk("<answer> a"), chunk(" b"), "data: {broken", chunk(" c"), DONE]
+    async with FaultServer(events("\n\n".join(data), size=100_000)) as server:
+        with pytest.raises(PolicyError, match="not JSON"):
+            await ask(policy_for(server), pieces=pieces)
+    assert "".join(pieces) == "<answer> a b"
+    data = [chunk("<answer> a"), chunk(" </answer>"), chunk(" and on"), "data: {broken", DONE]
+    async with FaultServer(events("\n\n".join(data), size=100_000)) as server:
+        assert (await ask(policy_for(server))).text == "<answer> a </answer>"
 
 
 async def test_server_that_does_not_stream_is_understood() -> None:

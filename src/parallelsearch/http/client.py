@@ -138,10 +138,9 @@ class HttpClient:
         }
         self._secrets = [secret for secret in secrets if secret]
         self._max_connections = max_connections
-        self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
-        self._gathers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Gather] = weakref.WeakKeyDictionary()
+        self._pools: dict[asyncio.AbstractEventLoop, _Pool] = {}
         self._targets: dict[str, _Target] = {}
-        weakref.finalize(self, _close_all, self._sessions)
+        weakref.finalize(self, _close_all, self._pools)
 
     async def request(
         self,
@@ -204,21 +203,21 @@ class HttpClient:
 
     async def aclose(self) -> None:
         """Close the connections of this event loop, and let go of those of others."""
-        own = self._sessions.pop(asyncio.get_running_loop(), None)
-        _close_all(self._sessions)
+        own = self._pools.pop(asyncio.get_running_loop(), None)
+        _close_all(self._pools)
         if own is not None:
-            await own.close()
+            await own.session.close()
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _session(self) -> aiohttp.ClientSession:
+    def _pool(self) -> _Pool:
         loop = asyncio.get_running_loop()
-        session = self._sessions.get(loop)
-        if session is None:
+        pool = self._pools.get(loop)
+        if pool is None:
             import aiohttp
 
-            _close_all({other: self._sessions.pop(other) for other in list(self._sessions) if other.is_closed()})
-            session = self._sessions[loop] = aiohttp.ClientSession(
+            _close_all({other: self._pools.pop(other) for other in list(self._pools) if other.is_closed()})
+            session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
                     limit=self._max_connections,
                     keepalive_timeout=_KEEPALIVE_S,
@@ -228,14 +227,8 @@ class HttpClient:
                 auto_decompress=False,
                 trust_env=False,
             )
-        return session
-
-    def _gather(self) -> _Gather:
-        loop = asyncio.get_running_loop()
-        gather = self._gathers.get(loop)
-        if gather is None:
-            gather = self._gathers[loop] = _Gather()
-        return gather
+            pool = self._pools[loop] = _Pool(session, _Gather())
+        return pool
 
     def _timeout(self, total_s: float | None, read_s: float | None) -> aiohttp.ClientTimeout:
         import aiohttp
@@ -306,11 +299,19 @@ class HttpClient:
         return self._permanent(f"{target} failed: {reason}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """What a client has in one event loop."""
+
+    session: aiohttp.ClientSession
+    gather: _Gather
+
+
 class _Gather:
     """The event streams of one loop. To be woken for each token costs many times what it takes to read the token, so while
     many streams are open a connection that was just read rests until the next beat; what arrives meanwhile comes at once."""
 
-    __slots__ = ("__weakref__", "_resting", "num_open")
+    __slots__ = ("_resting", "num_open")
 
     def __init__(self) -> None:
         self.num_open = 0
@@ -339,6 +340,7 @@ class Stream:
         "_content",
         "_gather",
         "_headers",
+        "_is_counted",
         "_is_over",
         "_method",
         "_num_bytes",
@@ -367,6 +369,7 @@ class Stream:
         self._client, self._method, self._url, self._content = client, method, url, content
         self._params, self._headers, self._timeout_s, self._read_timeout_s = params, headers, timeout_s, read_timeout_s
         self._gather: _Gather | None = None
+        self._is_counted = False
         self._response: aiohttp.ClientResponse | None = None
         self._unpacker: Unpacker | None = None
         self._num_bytes = 0
@@ -379,11 +382,13 @@ class Stream:
         client = self._client
         target = client._target(self._url)
         self.where = target.where
+        pool = client._pool()
+        self._gather = pool.gather
         content: bytes | io.BytesIO | None = self._content
         if self._content is not None and len(self._content) > _LARGE_BODY:
             content = io.BytesIO(self._content)
         try:
-            response = await client._session().request(
+            response = await pool.session.request(
                 self._method,
                 target.url if self._params is None else target.url.update_query(self._params),
                 data=content,
@@ -410,9 +415,9 @@ class Stream:
 
     async def __aexit__(self, *_: object) -> None:
         response, self._response = self._response, None
-        if self._gather is not None:
+        if self._is_counted and self._gather is not None:
             self._gather.num_open -= 1
-            self._gather = None
+            self._is_counted = False
         if response is not None:
             if self._is_over or response.content.at_eof():
                 response.release()
@@ -449,13 +454,14 @@ class Stream:
     async def events(self) -> bytes:
         """As `chunk`, for a body that comes in many small pieces over a long time: while many such are open at once, the
         pieces of up to a tenth of a second come together."""
-        if self._gather is None:
-            self._gather = self._client._gather()
-            self._gather.num_open += 1
-        elif self._gather.num_open > GATHER_FROM and self._response is not None:
+        gather = self._gather
+        if gather is not None and not self._is_counted:
+            gather.num_open += 1
+            self._is_counted = True
+        elif gather is not None and gather.num_open > GATHER_FROM and self._response is not None:
             connection = self._response.connection  # None once the end has arrived
             if connection is not None and connection.transport is not None:
-                self._gather.rest(connection.transport)
+                gather.rest(connection.transport)
         return await self.chunk()
 
     async def read(self) -> Response:
@@ -496,11 +502,11 @@ def get_now(client: HttpClient, url: str, *, timeout_s: float, params: Mapping[s
     return outcome[0]
 
 
-def _close_all(sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession]) -> None:
+def _close_all(pools: dict[asyncio.AbstractEventLoop, _Pool]) -> None:
     """Let go of pools that nobody will close: those of dead loops at once, those of living ones in their own time."""
-    while sessions:
-        loop, session = sessions.popitem()
-        closing = session.close()
+    while pools:
+        loop, pool = pools.popitem()
+        closing = pool.session.close()
         try:
             if loop.is_running():
                 asyncio.run_coroutine_threadsafe(closing, loop)

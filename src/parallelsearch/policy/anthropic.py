@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -124,14 +125,14 @@ class AnthropicPolicy(ServerPolicy):
                 f"there is no key for {PUBLIC}: set {self.api_key_env}, or name another variable with api_key_env"
             )
 
-        def made(said: str, on_call: OnCall | None) -> MessageTurn:
-            max_chars = (max_tokens + self._room()) * MAX_CHARS_PER_TOKEN
-            return MessageTurn(stop, on_text, said, with_calls=bool(tools), on_call=on_call, max_chars=max_chars)
-
         async def asked() -> tuple[MessageTurn, Generation]:
             fields = self._fields(segments, stop, max_tokens, sampling, tools)
+            max_chars = (max_tokens + self._room()) * MAX_CHARS_PER_TOKEN
             turn, generation = await self._try(
-                made, lambda turn, key: self._exchange(fields, turn, key, deadline_s), on_call, deadline_s
+                partial(MessageTurn, stop, on_text, bool(tools), max_chars),
+                partial(self._exchange, fields, deadline_s),
+                on_call,
+                deadline_s,
             )
             assert isinstance(turn, MessageTurn)
             return turn, generation
@@ -221,7 +222,7 @@ class AnthropicPolicy(ServerPolicy):
 
     # ---- the answer --------------------------------------------------------------------------------------------------
 
-    async def _exchange(self, fields: dict[str, Any], turn: Turn, key: str | None, deadline_s: float) -> None:
+    async def _exchange(self, fields: dict[str, Any], deadline_s: float, turn: Turn, key: str | None) -> None:
         """Send the request and feed the turn with what comes back."""
         for _ in range(len(_OPTIONAL_FIELDS) + 1):
             body = self._body(fields)

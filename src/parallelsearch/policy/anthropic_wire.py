@@ -12,7 +12,7 @@ keeps its blocks, in `Generation.raw` and from there in the record.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from parallelsearch.dialect import Tool
@@ -111,12 +111,9 @@ class MessageTurn(Turn):
         is_silent = not self._calls and not self._content.strip()
         return self._finish_reason == "length" and is_silent and self.has_thought
 
-    def feed_all(self, payloads: Iterable[object]) -> None:
-        """Events of a stream that came together, until the server runs past the stop string."""
-        for payload in payloads:
-            self.feed(payload)
-            if self.ran_on:
-                return
+    def text_alone(self, payload: Any) -> str | None:
+        """None: a piece of text belongs to a block, and has to be fed."""
+        return None
 
     def feed(self, payload: object) -> None:
         """One event of a stream, or the whole answer."""

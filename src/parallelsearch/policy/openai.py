@@ -13,6 +13,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from parallelsearch.dialect import Tool
@@ -150,15 +151,8 @@ class OpenAIPolicy(ServerPolicy):
             fields = self._fields(segments, stop, max_tokens, sampling, tools)
             is_heard = on_text is not None or on_call is not None
             turn, generation = await self._try(
-                lambda said, on_call: Turn(
-                    stop,
-                    on_text,
-                    said,
-                    with_calls=bool(tools),
-                    on_call=on_call,
-                    max_chars=max_tokens * MAX_CHARS_PER_TOKEN,
-                ),
-                lambda turn, key: self._exchange(fields, segments, turn, key, deadline_s, is_heard),
+                partial(Turn, stop, on_text, bool(tools), max_tokens * MAX_CHARS_PER_TOKEN),
+                partial(self._exchange, fields, segments, is_heard, deadline_s),
                 on_call,
                 deadline_s,
             )
@@ -207,7 +201,7 @@ class OpenAIPolicy(ServerPolicy):
     def _streams_for(self, is_heard: bool, has_stop: bool = False) -> bool:
         """A server that runs past the stop strings is streamed, too: what it writes after one is not waited for then."""
         cuts = has_stop and (self._passes_stops or "stop" in self._unknown_fields)
-        return super()._streams_for(is_heard or cuts)
+        return self.streams and (self._streams_all or is_heard or cuts)
 
     def _body(self, fields: dict[str, Any], streams: bool) -> dict[str, Any]:
         """The fields, in the words this server is known to understand."""
@@ -260,10 +254,10 @@ class OpenAIPolicy(ServerPolicy):
         self,
         fields: dict[str, Any],
         segments: Sequence[Segment],
+        is_heard: bool,
+        deadline_s: float,
         turn: Turn,
         key: str | None,
-        deadline_s: float,
-        is_heard: bool,
     ) -> None:
         """Send the request and feed the turn with what comes back."""
         path = "chat/completions" if self.api == "chat" else "completions"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from parallelsearch.untrusted import finite, whole, whole_start
 
 _MAX_EVENT_BYTES = 16 * 1024 * 1024
 _MAX_COUNT = 10**9
+_CONTENT = b'"content":'
 _LENGTH = frozenset({"length", "max_tokens"})
 _END_OF_SEQUENCE = frozenset({"eos", "eos_token"})
 
@@ -85,15 +86,6 @@ def json_bytes(value: object) -> bytes:
         return json.dumps(value).encode()
 
 
-def read_many_json(events: list[bytes]) -> list[object] | None:
-    """The values of several events, read at once; None if one of them has to be looked at by itself."""
-    try:
-        values = from_json(b"[" + b",".join(events) + b"]")
-    except ValueError:
-        return None
-    return values if len(values) == len(events) else None
-
-
 def read_json(data: bytes) -> object:
     """The value in an event or an answer, or a `ValueError`."""
     try:
@@ -103,6 +95,43 @@ def read_json(data: bytes) -> object:
             return json.loads(data.decode("utf-8", "replace"))
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
+
+
+class Mould:
+    """The form of a stream's events. Nearly all are the same bytes but for the text in them, and to cut that out costs a
+    tenth of reading the JSON around it anew. What does not fit to the byte is not read here."""
+
+    __slots__ = ("_after", "_before")
+
+    def __init__(self) -> None:
+        self._before = self._after = b""  # nothing fits
+
+    def learn(self, data: bytes) -> None:
+        """Take the form of an event that was found to be a piece of text and nothing else, if it is clear."""
+        start = data.find(_CONTENT)
+        opening = data.find(b'"', start + len(_CONTENT))
+        closing = data.find(b'"', opening + 1)
+        if (
+            0 <= start < opening < closing
+            and data.find(_CONTENT, start + 1) < 0
+            and not data[start + len(_CONTENT) : opening].strip()
+            and b"\\" not in data[opening + 1 : closing]
+        ):
+            self._before, self._after = data[: opening + 1], data[closing:]
+
+    def text(self, data: bytes) -> str | None:
+        """The text of an event of this form; None if the event has to be read."""
+        before, after = self._before, self._after
+        if not (data.startswith(before) and data.endswith(after)):
+            return None
+        inside = data[len(before) : -len(after)]
+        if not inside or b'"' in inside or b"\\" in inside:  # then the border may be another one
+            return None
+        try:
+            text = inside.decode()
+        except UnicodeDecodeError:
+            return None
+        return text if text.isprintable() else None
 
 
 class Turn:
@@ -116,11 +145,10 @@ class Turn:
         self,
         stop: Sequence[str],
         on_text: OnText | None,
-        said: str = "",
-        *,
         with_calls: bool = False,
-        on_call: OnCall | None = None,
         max_chars: int | None = None,
+        said: str = "",
+        on_call: OnCall | None = None,
     ) -> None:
         """`with_calls`: calls of tools are wanted, and reasoning is kept apart from the text. `max_chars`: a server that
         writes more than that does not keep to the limit of tokens; the turn ends there."""
@@ -154,22 +182,31 @@ class Turn:
         self.said = said
         """What has gone to `on_text`, in this attempt or one before it."""
 
-    def feed_all(self, payloads: Iterable[object]) -> None:
-        """Chunks of a stream that came together, until the server runs past the stop string."""
-        pieces: list[str] = []
-        for payload in payloads:
-            piece = _text_alone(payload)
-            if piece is not None:
-                pieces.append(piece)
-                continue
-            self._feed_text(pieces)
-            if not self.ran_on:
-                self.feed(payload)
-            if self.ran_on:
-                return
-        self._feed_text(pieces)
+    def text_alone(self, payload: Any) -> str | None:
+        """The text of a chunk that holds nothing else that counts, as nearly all are; None if it has to be fed.
 
-    def _feed_text(self, pieces: list[str]) -> None:
+        A server may send thousands of these in a second, so this asks for no more than what `feed` would read.
+        """
+        try:
+            (choice,) = payload["choices"]
+            delta = choice["delta"]
+            piece = delta["content"]
+            is_alone = (
+                len(delta) == 1
+                and choice["finish_reason"] is None
+                and choice.get("logprobs") is None
+                and payload.get("usage") is None
+                and "token_ids" not in choice
+                and "prompt_token_ids" not in choice
+                and "prompt_token_ids" not in payload
+                and "text" not in choice
+                and "error" not in payload
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+        return piece if is_alone and type(piece) is str and piece else None
+
+    def feed_text(self, pieces: list[str]) -> None:
         """Take the pieces of text that came one after the other as one, and forget them."""
         if pieces:
             self._is_without_choice = False
@@ -387,6 +424,8 @@ class _Thought:
         if self.is_closed:
             return ""
         self.is_closed = True
+        if not self._line:
+            return ""
         rest = self._harmless("".join(self._line))
         return f"{rest} {grammar.closing(grammar.THINK)}\n" if self.text else rest
 
@@ -397,31 +436,6 @@ class _Thought:
         told = line if self.text else f"{grammar.opening(grammar.THINK)} {line}"
         self.text += line
         return told
-
-
-def _text_alone(payload: Any) -> str | None:
-    """The text of a chunk that holds nothing else that counts, as nearly all are; None if it has to be looked into.
-
-    A server may send thousands of these in a second, so it asks for as little as it can: `feed` reads no other fields.
-    """
-    try:
-        (choice,) = payload["choices"]
-        delta = choice["delta"]
-        piece = delta["content"]
-        is_alone = (
-            len(delta) == 1
-            and choice["finish_reason"] is None
-            and choice.get("logprobs") is None
-            and payload.get("usage") is None
-            and "token_ids" not in choice
-            and "prompt_token_ids" not in choice
-            and "prompt_token_ids" not in payload
-            and "text" not in choice
-            and "error" not in payload
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
-    return piece if is_alone and type(piece) is str and piece else None
 
 
 @functools.lru_cache(maxsize=64)

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 from parallelsearch.errors import PolicyError, TransientError, UsageError, nearest
 from parallelsearch.http import HttpClient, Response, Stream, retrying, without_secrets
 from parallelsearch.policy.base import Generation, OnCall, Policy
-from parallelsearch.policy.openai_wire import EventReader, Turn, read_json, read_many_json
+from parallelsearch.policy.openai_wire import EventReader, Mould, Turn, read_json
 
 log = logging.getLogger(__name__)
 
@@ -246,7 +246,7 @@ class ServerPolicy(Policy):
 
     async def _read_stream(self, answer: Stream, turn: Turn, key: str | None) -> None:
         """Read to the end, or until the server runs past the stop string; leaving early closes the connection."""
-        reader = EventReader()
+        reader, mould = EventReader(), Mould()
         secret = None if key is None else key.encode()
         is_over = is_done = False
         deadline_s: float | None = None
@@ -268,7 +268,7 @@ class ServerPolicy(Policy):
                     is_done, events = True, events[:at]
                     break
             hides = secret is not None and any(secret in data for data in events)
-            self._feed(turn, events, key if hides else None)
+            self._feed(turn, events, mould, key if hides else None)
             if turn.ran_on:
                 return
             if is_done and answer.is_at_end:
@@ -277,10 +277,27 @@ class ServerPolicy(Policy):
                 # Read on a little, for the usage and so that the connection can be used again.
                 deadline_s = asyncio.get_running_loop().time() + _GRACE_S
 
-    def _feed(self, turn: Turn, events: list[bytes], key: str | None) -> None:
-        """Events that came together. `key`: it is in them."""
-        values = read_many_json(events) if key is None and len(events) > 1 else None
-        turn.feed_all(values if values is not None else (self._json(data, key) for data in events))
+    def _feed(self, turn: Turn, events: list[bytes], mould: Mould, key: str | None) -> None:
+        """Events that came together, until the server runs past the stop string. `key`: it is in them."""
+        pieces: list[str] = []  # of text, one after the other: they are taken as one
+        for data in events:
+            piece = mould.text(data) if key is None else None
+            if piece is not None:
+                pieces.append(piece)
+                continue
+            turn.feed_text(pieces)
+            if turn.ran_on:
+                return
+            value = self._json(data, key)
+            piece = turn.text_alone(value)
+            if piece is not None:
+                pieces.append(piece)
+                mould.learn(data)
+                continue
+            turn.feed(value)
+            if turn.ran_on:
+                return
+        turn.feed_text(pieces)
 
     def _json(self, data: bytes, key: str | None) -> object:
         if key is not None:
