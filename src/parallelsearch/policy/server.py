@@ -286,15 +286,14 @@ class ServerPolicy(Policy):
                 pieces.append(piece)
                 continue
             turn.feed_text(pieces)
-            if turn.ran_on:
-                return
-            value = self._json(data, key)
-            piece = turn.text_alone(value)
-            if piece is not None:
-                pieces.append(piece)
-                mould.learn(data)
-                continue
-            turn.feed(value)
+            if not turn.ran_on:
+                value = self._json(data, key)
+                piece = turn.text_alone(value)
+                if piece is None:
+                    turn.feed(value)
+                else:
+                    pieces.append(piece)
+                    mould.learn(data)
             if turn.ran_on:
                 return
         turn.feed_text(pieces)
