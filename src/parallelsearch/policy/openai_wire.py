@@ -193,7 +193,7 @@ class Turn:
             piece = delta["content"]
             is_alone = (
                 len(delta) == 1
-                and choice["finish_reason"] is None
+                and choice.get("finish_reason") is None
                 and choice.get("logprobs") is None
                 and payload.get("usage") is None
                 and "token_ids" not in choice
