@@ -208,10 +208,17 @@ class Turn:
 
     def feed_text(self, pieces: list[str]) -> None:
         """Take the pieces of text that came one after the other as one, and forget them."""
-        if pieces:
-            self._is_without_choice = False
-            self._add_content("".join(pieces))
-            pieces.clear()
+        if not pieces:
+            return
+        self._is_without_choice = False
+        text = "".join(pieces)
+        if self._max_chars is None or self._num_chars + len(text) <= self._max_chars:
+            self._add_content(text)
+        else:  # the turn ends with the piece that is too much
+            for piece in pieces:
+                if not self.ran_on:
+                    self._add_content(piece)
+        pieces.clear()
 
     def feed(self, payload: object) -> None:
         """One chunk of a stream, or the whole answer."""
