@@ -13,6 +13,7 @@ questions of the file warms up and does not count.
 | slot | `hf:`, our own engine |
 | vllm | vLLM's `AsyncLLM` behind the policy that training uses; no HTTP |
 | vllm-batch | vLLM's `LLM` behind the engine that training uses: turns are gathered, and a call blocks |
+| transformers | transformers' own continuous batching; it knows no stop strings, so turns are streamed and cancelled at one |
 | server | `vllm serve` through `openai:`, as it is: each turn in one piece, since nobody listens; a seed for each rollout |
 | server-unseeded | the same without seeds: with one, vLLM draws each row by itself |
 | server-streamed | without seeds, and each turn streamed although nobody listens (`?stream=1`) |
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
 import functools
 import importlib.metadata
 import itertools
@@ -66,7 +68,7 @@ SERVERS: dict[str, dict[str, Any]] = {
     "server-streamed": {"extra_body": {"seed": None}, "stream": True},
     "server-dispatch": {"extra_body": {"seed": None}},
 }
-ENGINES = ("slot", "vllm", "vllm-batch", *SERVERS)
+ENGINES = ("slot", "vllm", "vllm-batch", "transformers", *SERVERS)
 TIMEOUT_S = 600.0
 
 
@@ -159,6 +161,7 @@ def open_vllm(folder: str, is_batched: bool, arguments: argparse.Namespace) -> P
         "max_model_len": arguments.max_context,
         "max_num_seqs": arguments.concurrent,
         "gpu_memory_utilization": arguments.gpu_memory_utilization,
+        "kv_cache_memory_bytes": arguments.kv_cache_gb and int(arguments.kv_cache_gb * 1e9),
     }
 
     class InProcessEngine(ServerEngine):
@@ -193,6 +196,71 @@ def open_vllm(folder: str, is_batched: bool, arguments: argparse.Namespace) -> P
     return VllmPolicy(tokenizer, engine, max_context=arguments.max_context, timeout_s=TIMEOUT_S)
 
 
+def open_transformers(folder: str, arguments: argparse.Namespace) -> Policy:
+    """The model's own continuous batching, a request a turn. Temperature is one for all, as in this benchmark."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig
+
+    from parallelsearch import grammar
+    from parallelsearch.policy.engine.stops import StopBank, token_bytes
+    from parallelsearch.policy.local import end_ids
+    from parallelsearch.training.vllm import ServerEngine, VllmPolicy
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    eos_ids = end_ids(model, tokenizer)
+    bank = StopBank(token_bytes(tokenizer, model.config.get_text_config().vocab_size))
+    bank.start(grammar.STOP_STRINGS)
+    settings = model.generation_config
+    settings.do_sample, settings.temperature = arguments.temperature > 0, arguments.temperature or None
+    settings.top_p, settings.top_k, settings.eos_token_id = None, None, eos_ids
+    room = ContinuousBatchingConfig(max_memory_percent=arguments.gpu_memory_utilization)
+    manager = model.init_continuous_batching(generation_config=settings, continuous_batching_config=room)
+    manager.start()
+
+    class TransformersEngine(ServerEngine):
+        """What would be sent to a server, handed to the manager's thread."""
+
+        name = "transformers"
+
+        async def _ask(self, body: dict[str, Any]) -> tuple[list[int], list[float | None]]:
+            tokens: list[int] = []
+            done = asyncio.get_running_loop().create_future()
+            state = self.bank.start(tuple(body["stop"]))
+
+            def take(output: Any) -> None:
+                nonlocal state
+                if done.done():
+                    return
+                if output.error is not None:
+                    done.set_exception(RuntimeError(output.error))
+                    return
+                for token in output.generated_tokens[len(tokens) :]:
+                    tokens.append(token)
+                    state = int(self.bank.delta[state, token])
+                    if self.bank.accepts[state]:
+                        manager.cancel_request(name)
+                        done.set_result(None)
+                        return
+                if output.is_finished():
+                    done.set_result(None)
+
+            name = f"turn-{next(numbers)}"
+            manager.register_result_handler(name, take)
+            manager.add_request(body["prompt"][0], name, max_new_tokens=body["max_tokens"], streaming=True)
+            await done
+            return tokens, [0.0] * len(tokens)  # log-probabilities are not asked for
+
+        async def aclose(self) -> None:
+            await super().aclose()
+            await asyncio.to_thread(manager.stop, block=True, timeout=30.0)
+
+    numbers = itertools.count()
+    engine = TransformersEngine("in-process", folder, bank, eos_ids, is_seeded=False, timeout_s=TIMEOUT_S)
+    return VllmPolicy(tokenizer, engine, max_context=arguments.max_context, timeout_s=TIMEOUT_S)
+
+
 def open_engine(name: str, arguments: argparse.Namespace) -> Policy:
     folder = str(arguments.policy)
     if name == "slot":
@@ -205,6 +273,8 @@ def open_engine(name: str, arguments: argparse.Namespace) -> Policy:
         tokenizer = AutoTokenizer.from_pretrained(folder)
         model = arguments.server_model
         return ContinuedPolicy(f"{arguments.server_url}/v1", model, tokenizer, timeout_s=TIMEOUT_S, **SERVERS[name])
+    if name == "transformers":
+        return open_transformers(folder, arguments)
     return open_vllm(folder, name == "vllm-batch", arguments)
 
 
@@ -259,6 +329,17 @@ async def one_pass(
     }
 
 
+@contextmanager
+def held(lock: Path | None) -> Iterator[None]:
+    """Wait until no other process measures under this file, and keep the others waiting."""
+    if lock is None:
+        yield
+        return
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 async def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """One engine, in this process: a pass that warms up, then the passes that count."""
     found = list(read_questions(arguments.data))
@@ -268,10 +349,11 @@ async def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     policy = policy or open_engine(name, arguments)  # AsyncLLM belongs to the loop in which it is made
     load_s = time.perf_counter() - start_s
     passes = []
-    for questions in [(others or chosen)[: arguments.warmup], *[chosen] * arguments.rounds]:
-        search = open_search(arguments.search, k=arguments.k, workers=arguments.search_workers)
-        passes.append(await one_pass(policy, search, questions, name, arguments))
-        await search.aclose()
+    with held(arguments.lock):
+        for questions in [(others or chosen)[: arguments.warmup], *[chosen] * arguments.rounds]:
+            search = open_search(arguments.search, k=arguments.k, workers=arguments.search_workers)
+            passes.append(await one_pass(policy, search, questions, name, arguments))
+            await search.aclose()
     row = {"engine": name, "load_s": load_s, "warm_up": passes[0], "passes": passes[1:], "policy": policy.describe()}
     await policy.aclose()
     return row
@@ -305,6 +387,8 @@ def running_server(arguments: argparse.Namespace) -> Iterator[tuple[str, int | N
         command += ["--served-model-name", arguments.server_model, "--dtype", "bfloat16"]
         command += ["--max-model-len", str(arguments.max_context), "--max-num-seqs", str(arguments.concurrent)]
         command += ["--gpu-memory-utilization", str(arguments.gpu_memory_utilization), "--disable-uvicorn-access-log"]
+        if arguments.kv_cache_gb:
+            command += ["--kv-cache-memory-bytes", str(int(arguments.kv_cache_gb * 1e9))]
     command += shlex.split(arguments.server_args)
     with tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False) as log:
         print(f"{shlex.join(command)}\n    log: {log.name}", flush=True)
@@ -400,6 +484,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--max-turn-tokens", type=int, default=160)
     parser.add_argument("--max-context", type=int, default=2560)
     parser.add_argument("--gpu-memory-utilization", type=float, default=0.5)
+    parser.add_argument("--kv-cache-gb", type=float, help="vLLM's cache, instead of what its share of the memory leaves")
+    parser.add_argument("--lock", type=Path, help="runs with one file load side by side and are measured in turn")
     parser.add_argument("--server-url", help="a server that runs already")
     parser.add_argument("--server-pid", type=int, help="its process, to count its processor time")
     parser.add_argument("--server-model", default=SERVER_MODEL, help="the model's name there")

@@ -498,6 +498,7 @@ def test_a_planted_behaviour_is_learned(tmp_path: Path) -> None:
             "entropy",
             "grad_norm",
             "sampler_drift",
+            "sampler_drift_max",
         ),
         *("stop/answer", "stop/max_turns", "model_tokens", "time/rollout_s", "time/train_s", "time/step_s"),
     ):

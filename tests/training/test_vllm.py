@@ -138,6 +138,7 @@ def test_a_run_samples_from_the_weights_it_trains(runs: dict[str, Any], name: st
     assert len(steps) == 2
     for record in steps:
         assert record["sampler_drift"] < 1e-4
+        assert record["sampler_drift"] <= record["sampler_drift_max"] < 1e-2
         assert record["grad_norm"] > 0
         assert record["stop/error"] == 0
     has_correction = [record.get("sampling/importance_sampling_ratio/mean") for record in steps]

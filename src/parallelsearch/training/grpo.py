@@ -373,6 +373,8 @@ class SearchTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no type infor
             loss = loss + weight * self._token_share * displacement(logps, old, mask, inputs["advantages"])
         drift = (logps.detach() - inputs["sampling_per_token_logps"]).abs() * mask
         self._metrics["train"]["sampler_drift"].append(float(drift.sum() / mask.sum().clamp(min=1)))
+        worst = self._metrics["train"]["sampler_drift_max"]
+        worst[:] = [max([*worst, float(drift.max())])]  # one value a step, of which TRL then takes the mean
         return loss
 
     def _get_per_token_logps_and_entropies(

@@ -335,7 +335,8 @@ class Run:
 
 
 TRL_FIGURES = (
-    *("loss", "grad_norm", "learning_rate", "kl", "entropy", "sampler_drift", "clip_ratio/region_mean"),
+    *("loss", "grad_norm", "learning_rate", "kl", "entropy", "clip_ratio/region_mean"),
+    *("sampler_drift", "sampler_drift_max"),
     "sampling/importance_sampling_ratio/mean",  # only with vLLM
 )
 
