@@ -484,7 +484,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--max-turn-tokens", type=int, default=160)
     parser.add_argument("--max-context", type=int, default=2560)
     parser.add_argument("--gpu-memory-utilization", type=float, default=0.5)
-    parser.add_argument("--kv-cache-gb", type=float, help="vLLM's cache, instead of what its share of the memory leaves")
+    parser.add_argument(
+        "--kv-cache-gb", type=float, help="vLLM's cache, instead of what its share of the memory leaves"
+    )
     parser.add_argument("--lock", type=Path, help="runs with one file load side by side and are measured in turn")
     parser.add_argument("--server-url", help="a server that runs already")
     parser.add_argument("--server-pid", type=int, help="its process, to count its processor time")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import engine_runs
 import kept_rows
 import pytest
 import result_tables as tables
@@ -33,6 +34,25 @@ def test_the_tables_are_what_the_rows_say() -> None:
         found.update(names)
         assert results.page_with_tables(text, kept) == text, "type: python scripts/results.py"
     assert found == set(tables.TABLES)
+
+
+def test_the_tables_of_engines_are_what_their_file_says() -> None:
+    data, found = engine_runs.read(), set()
+    for page in engine_runs.PAGES:
+        text = page.read_text(encoding="utf-8")
+        found.update(re.findall(r"<!-- runs: (\w+) -->", text))
+        assert engine_runs.page_with_tables(text, data) == text, "type: python scripts/engine_runs.py"
+    assert found == set(engine_runs.TABLES)
+    run = data["training"]["verl"]
+    run["seconds"]["step"] = [2 * value for value in run["seconds"]["step"]]
+    assert engine_runs.training_table(data) not in (engine_runs.PAGES[0].read_text(encoding="utf-8"))
+
+
+def test_only_steps_without_company_are_timed() -> None:
+    run = {"steps": [1, 2, 3, 4], "alone": [2, 4], "seconds": {"step": [99.0, 3.0, 50.0, 5.0]}}
+    assert engine_runs.median_alone(run, "step") == 4.0
+    assert engine_runs.median_alone({**run, "alone": []}, "step") == 5.0
+    assert engine_runs.median_alone(run, "weights") is None
 
 
 def test_a_changed_row_changes_its_table() -> None:

@@ -269,10 +269,20 @@ def test_a_retriever_that_is_down_is_found_out(tmp_path: Path) -> None:
 def test_nodes_that_each_need_a_server_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     recipe = demo_recipe(tmp_path, **{"search.address": "http://localhost:8000/retrieve", "verl.num_nodes": 2})
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
     first, second = launch.notes(recipe)
     assert "each of the 2 nodes" in first
     assert "ray start" in second
     assert launch.notes(demo_recipe(tmp_path)) == []
+
+
+def test_a_start_that_would_compile_every_package_in_every_process_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    (note,) = launch.notes(demo_recipe(tmp_path))
+    assert "PYTHONDONTWRITEBYTECODE" in note
+    assert "python -m compileall" in note
 
 
 def test_verl_missing_or_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

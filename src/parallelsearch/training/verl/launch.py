@@ -12,6 +12,7 @@ import os
 import shlex
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
@@ -93,6 +94,12 @@ def notes(recipe: VerlRecipe) -> list[str]:
         )
     if num_nodes > 1 and not os.environ.get("RAY_ADDRESS"):
         found.append(f"{num_nodes} nodes are wanted: run 'ray start' on each, and set RAY_ADDRESS=auto here")
+    if sys.dont_write_bytecode:
+        found.append(
+            "PYTHONDONTWRITEBYTECODE is set, as in many container images: where the packages were never compiled, each of "
+            "verl's processes compiles them anew (13 s instead of 6). Unset it, or type once: python -m compileall -q -j 0 "
+            f"{sysconfig.get_path('purelib')}"
+        )
     return found
 
 
