@@ -190,6 +190,16 @@ def test_the_address_of_a_file_opens_it(tmp_path: Path, monkeypatch: pytest.Monk
     assert np.array_equal(second[queries].data, rounded)
 
 
+def test_a_file_becomes_a_folder_for_programs_that_read_no_gguf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARALLELSEARCH_CACHE", str(tmp_path / "cache"))
+    file = write_gguf(save(tmp_path / "base", model(), tokenizer()), tmp_path / "out.gguf", "f32")
+    folder = models.write_merged(models.parse_spec(str(file)), tmp_path / "folder")
+    first, second = (models.load(models.parse_spec(str(path)), "cpu", torch.float32)[0] for path in (file, folder))
+    assert torch.equal(logits(first, [3, 1, 4]), logits(second, [3, 1, 4]))
+
+
 # ---- the file --------------------------------------------------------------------------------------------------------
 
 

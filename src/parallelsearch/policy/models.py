@@ -335,9 +335,10 @@ def stored_dtype(spec: ModelSpec) -> Any:
 
 
 def write_merged(spec: ModelSpec, out: Path | str) -> Path:
-    """Base and adapter as one plain model folder, in the base's own precision. It appears only when it is whole."""
+    """Base and adapter as one plain model folder, in the base's own precision; or a GGUF file as one, for programs that
+    read no GGUF. It appears only when it is whole."""
     target = Path(out)
-    if spec.adapter is None:
+    if spec.adapter is None and not spec.name.endswith(".gguf"):
         raise UsageError(f"'{spec.name}' has no adapter to merge; name one: hf:{spec.name}+ADAPTER")
     if target.exists():
         raise UsageError(f"'{target}' is there already; choose another name or remove it")
