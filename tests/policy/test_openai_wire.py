@@ -8,6 +8,7 @@ import itertools
 import json
 import time
 import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -30,7 +31,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from parallelsearch import grammar
-from parallelsearch.errors import PolicyError
+from parallelsearch.errors import PolicyError, TransientError
+from parallelsearch.policy.base import Generation
+from parallelsearch.policy.openai import OpenAIPolicy
 from parallelsearch.policy.openai_wire import EventReader, Mould, Turn
 from parallelsearch.trajectory import Segment
 
@@ -176,6 +179,22 @@ def test_events_do_not_depend_on_how_the_bytes_are_cut(data: list[str], newline:
     assert [event for chunk in [*chunks, b""] for event in reader.feed(chunk)] == [item.encode() for item in data]
 
 
+@given(
+    st.lists(st.sampled_from(["data:", "data: ", "x", "\r", "\n", "\r\n", "\n\n", ": note"]), max_size=12).map("".join),
+    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+)
+@example("data:\ndata: x\n\n", [6, 20])  # a first line without anything in it
+@example("data: a\r\rdata: x", [9, 20])  # no line ends after the cut
+def test_lines_of_any_kind_may_be_cut_anywhere(stream: str, sizes: list[int]) -> None:
+    def read(chunks: Iterable[bytes]) -> list[bytes]:
+        reader = EventReader()
+        return [event for chunk in [*filter(None, chunks), b""] for event in reader.feed(chunk)]
+
+    places = [0, *itertools.takewhile(lambda at: at < len(stream), itertools.accumulate(itertools.cycle(sizes)))]
+    chunks = [stream[start:end].encode() for start, end in itertools.pairwise([*places, len(stream)])]
+    assert read(chunks) == read([stream.encode()])
+
+
 INSIDE = st.one_of(st.binary(max_size=12), st.text(max_size=8).map(str.encode), st.just(b'", "content": "x'))
 PLAIN = '{"id": "c-1", "choices": [{"index": 0, "delta": {"content": %s}, "finish_reason": null}], "model": "tiny"}'
 
@@ -204,6 +223,136 @@ def test_what_is_cut_out_of_an_event_is_what_reading_it_gives(
     elif inside.isalnum() and first.isalnum() and first.isascii() and not more:
         raise AssertionError("the fast way is not taken")
     assert mould.text(b"x" + head + inside + tail) is None
+
+
+@pytest.mark.parametrize("name", ['"content" ', '"\\u0063ontent"'])
+def test_a_field_of_the_same_name_is_not_taken_for_the_text(name: str) -> None:
+    """The names of fields may be spelt in more than one way."""
+    form = '{"note": {"content": "%s"}, "choices": [{"delta": {' + name + ': "hello"}}]}'
+    assert fed_together([(form % note).encode() for note in ("a", "b")])[1] == "hellohello"
+
+
+WORD = st.one_of(
+    st.sampled_from(["a", " b", "<answer>", "</sea", "rch>", "</answer>", '"', "\\", "\n", "\x00", "\u2028", "\x85"]),
+    st.sampled_from(["é", "😀", "\ud83d", "\ude42", "", "content", '"content":', '{"content":"x"}']),
+    st.text(max_size=6),
+)
+BESIDE = [
+    ("error", {"message": "no luck"}),
+    ("error", None),
+    ("note", {"content": "q"}),
+    ("usage", {"completion_tokens": 3}),
+    ("prompt_token_ids", [1, 2]),
+]
+INSIDE_CHOICE = [
+    ("token_ids", [1, 2]),
+    ("logprobs", {"content": [{"logprob": -0.5}, {"logprob": -1.5}]}),
+    ("text", "t"),
+    ("message", {"content": "q"}),
+]
+
+
+@st.composite
+def payloads(draw: st.DrawFn) -> bytes:
+    """An event of a stream, most often a piece of text, in one of the ways that JSON has to write it."""
+    word = draw(WORD)
+    delta: dict[str, Any] = {"content": word}
+    choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": None}
+    event: dict[str, Any] = {"id": "c", "choices": [choice]}
+    match draw(st.integers(0, 12)):
+        case 0:
+            choice["finish_reason"] = draw(st.sampled_from(["stop", "length", "", "tool_calls"]))
+        case 1:
+            delta["content"] = None
+        case 2:
+            event["choices"].append({"index": 1, "delta": {"content": "another choice"}})
+        case 3:
+            function = {"name": "search", "arguments": word}
+            choice["delta"] = {"tool_calls": [{"index": draw(st.integers(0, 2)), "id": "c", "function": function}]}
+        case 4:
+            event = {"id": "c", "choices": [], "usage": {"completion_tokens": 5}}
+        case 5:
+            delta[draw(st.sampled_from(["reasoning_content", "role", "refusal"]))] = draw(
+                st.sampled_from([None, "r\n"])
+            )
+        case 6:
+            event.update([draw(st.sampled_from(BESIDE))])
+        case 7:
+            choice.update([draw(st.sampled_from(INSIDE_CHOICE))])
+        case 8:
+            return draw(
+                st.sampled_from([b"{broken", b"[]", b'{"choices": {}}', b'{"choices": [{"delta": "content"}]}'])
+            )
+    space = draw(st.sampled_from(["", " "]))
+    data = json.dumps(event, ensure_ascii=draw(st.booleans()), separators=("," + space, ":" + space))
+    return data.encode("utf-8", "surrogatepass")
+
+
+def plain(text: str, choice: Mapping[str, Any] | None = None, **event: Any) -> bytes:
+    return json.dumps({"choices": [{"delta": {"content": text}, **(choice or {})}], **event}).encode()
+
+
+LAST = plain("", {"finish_reason": "stop"})
+Outcome = tuple[Generation | str, str, list[tuple[int, str, str]], bool]
+
+
+def outcome(feed: Callable[[Turn], None], with_calls: bool, max_chars: int | None) -> Outcome:
+    """What becomes of a turn, what was said and called meanwhile, and whether the server was cut off."""
+    said: list[str] = []
+    called: list[tuple[int, str, str]] = []
+    turn = Turn(grammar.STOP_STRINGS, said.append, with_calls, max_chars, on_call=lambda *call: called.append(call))
+    found: Generation | str
+    try:
+        feed(turn)
+        found = turn.generation(len)
+    except (PolicyError, TransientError) as error:
+        found = f"{type(error).__name__}: {error}" if "JSON" not in str(error) else "no JSON"
+    return found, "".join(said), called, turn.ran_on
+
+
+def fed_together(
+    data: list[bytes], sizes: Sequence[int] = (1,), with_calls: bool = False, max_chars: int | None = None
+) -> Outcome:
+    """As the policy reads a stream of which so many events come at once."""
+    policy = OpenAIPolicy("http://127.0.0.1:9/v1", "tiny")
+
+    def feed(turn: Turn) -> None:
+        mould, left, size = Mould(), data, itertools.cycle(sizes)
+        while left and not turn.ran_on:
+            number = next(size)
+            policy._feed(turn, left[:number], mould, None)
+            left = left[number:]
+
+    return outcome(feed, with_calls, max_chars)
+
+
+@given(
+    st.lists(payloads(), max_size=10),
+    st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    st.booleans(),
+    st.sampled_from([None, 5, 30]),
+)
+@example([plain("abc")] * 6, [6], False, 5)
+@example([plain("abc"), plain("d", usage={"completion_tokens": 3})], [2], False, None)
+@example([plain("abc", {"token_ids": [1]}), plain("d", {"token_ids": [2]})], [2], False, None)
+@example([plain("a", {"token_ids": [1, 2]}), plain("d", dict(INSIDE_CHOICE[1:2]))], [2], False, None)
+@example([plain("abc"), plain("d", error={"message": "no luck"})], [2], False, None)
+def test_a_stream_is_what_its_events_are_one_by_one(
+    data: list[bytes], sizes: list[int], with_calls: bool, max_chars: int | None
+) -> None:
+    data = [*data, LAST]
+
+    def feed(turn: Turn) -> None:
+        for event in data:
+            if turn.ran_on:
+                return
+            try:
+                value = json.loads(event.decode("utf-8", "replace"))
+            except ValueError:
+                raise PolicyError("no JSON") from None
+            turn.feed(value)
+
+    assert fed_together(data, sizes, with_calls, max_chars) == outcome(feed, with_calls, max_chars)
 
 
 @pytest.mark.parametrize("key", [None, "sk-secret"])

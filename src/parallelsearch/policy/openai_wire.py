@@ -25,6 +25,7 @@ from parallelsearch.untrusted import finite, whole, whole_start
 _MAX_EVENT_BYTES = 16 * 1024 * 1024
 _MAX_COUNT = 10**9
 _CONTENT = b'"content":'
+_NAME_ENDS = b'content"'
 _LENGTH = frozenset({"length", "max_tokens"})
 _END_OF_SEQUENCE = frozenset({"eos", "eos_token"})
 
@@ -43,9 +44,10 @@ class EventReader:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The events that this chunk completes; an empty chunk ends the stream."""
-        if not chunk:
-            return self._end()
-        if not self._num_bytes and chunk.startswith(b"data: ") and chunk.endswith(b"\n\n") and b"\r" not in chunk:
+        if not chunk:  # the last event need not have an empty line after it
+            chunk = b"\n\n"
+        is_between = not self._num_bytes and not self._data
+        if is_between and chunk.startswith(b"data: ") and chunk.endswith(b"\n\n") and b"\r" not in chunk:
             events = chunk[6:-2].split(b"\n\ndata: ")
             if b"\n" not in b"".join(events):  # as nearly always: whole events of one line each
                 return events
@@ -66,16 +68,10 @@ class EventReader:
                     found.append(b"\n".join(self._data))
                     self._data = []
             self._pieces = [rest + held]
-            self._num_bytes = len(rest) + sum(map(len, self._data))
+            self._num_bytes = len(self._pieces[0]) + sum(map(len, self._data))
         if self._num_bytes > _MAX_EVENT_BYTES:
             raise PolicyError(f"the server sent an event of more than {_MAX_EVENT_BYTES} bytes")
         return found
-
-    def _end(self) -> list[bytes]:
-        rest = b"".join(self._pieces)
-        if rest.startswith(b"data:"):
-            self._data.append(rest.strip(b"\r")[5:].removeprefix(b" "))
-        return [b"\n".join(self._data)] if self._data else []
 
 
 def json_bytes(value: object) -> bytes:
@@ -107,13 +103,18 @@ class Mould:
         self._before = self._after = b""  # nothing fits
 
     def learn(self, data: bytes) -> None:
-        """Take the form of an event that was found to be a piece of text and nothing else, if it is clear."""
+        """Take the form of an event that was found to be a piece of text and nothing else, if it is clear.
+
+        An event may have more than one field of that name, and a name may be spelt with `\\u` or with a space after it:
+        the field is surely the one with the text where the name ends in one place only.
+        """
         start = data.find(_CONTENT)
         opening = data.find(b'"', start + len(_CONTENT))
         closing = data.find(b'"', opening + 1)
         if (
             0 <= start < opening < closing
-            and data.find(_CONTENT, start + 1) < 0
+            and data.count(_NAME_ENDS) == 1
+            and b"\\u" not in data
             and not data[start + len(_CONTENT) : opening].strip()
             and b"\\" not in data[opening + 1 : closing]
         ):
