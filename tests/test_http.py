@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -529,6 +530,27 @@ def test_one_client_serves_many_event_loops_at_once(caplog: pytest.LogCaptureFix
         clients.clear()
         gc.collect()
     assert not [record for record in caplog.records if "nclosed" in record.getMessage()]
+
+
+async def test_another_thread_may_let_go_of_a_pool_first() -> None:
+    class Gone(asyncio.SelectorEventLoop):
+        def is_closed(self) -> bool:
+            own._pools.pop(self, None)  # as another thread would, between the look and the taking
+            return super().is_closed()
+
+    class Emptied(dict[Any, Any]):
+        def __len__(self) -> int:
+            return 1  # what was seen before another thread took the last one
+
+    own = client()
+    gone = Gone()
+    gone.close()
+    async with served(says(b"ok")) as (url, _):
+        await own.request("GET", url, timeout_s=60)
+        own._pools[gone] = own._pools.pop(asyncio.get_running_loop())
+        assert (await own.request("GET", url, timeout_s=60)).content == b"ok"
+        await own.aclose()
+    http_client._close_all(Emptied())
 
 
 def test_one_call_from_code_that_is_not_asynchronous() -> None:

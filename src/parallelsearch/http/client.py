@@ -216,7 +216,10 @@ class HttpClient:
         if pool is None:
             import aiohttp
 
-            _close_all({other: self._pools.pop(other) for other in list(self._pools) if other.is_closed()})
+            for other in [one for one in list(self._pools) if one.is_closed()]:
+                dead = self._pools.pop(other, None)
+                if dead is not None:  # another thread may have been first
+                    _close_all({other: dead})
             session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
                     limit=self._max_connections,
@@ -504,8 +507,11 @@ def get_now(client: HttpClient, url: str, *, timeout_s: float, params: Mapping[s
 
 def _close_all(pools: dict[asyncio.AbstractEventLoop, _Pool]) -> None:
     """Let go of pools that nobody will close: those of dead loops at once, those of living ones in their own time."""
-    while pools:
-        loop, pool = pools.popitem()
+    while True:
+        try:
+            loop, pool = pools.popitem()
+        except KeyError:  # empty; another thread may have taken the last one
+            return
         closing = pool.session.close()
         try:
             if loop.is_running():
