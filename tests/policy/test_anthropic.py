@@ -425,6 +425,16 @@ async def test_a_turn_has_a_time_limit() -> None:
     assert "did not finish the turn within 0.2 s" in message
 
 
+async def test_a_whole_answer_that_extra_body_asks_for_may_be_silent_for_longer_than_a_stream() -> None:
+    async def late(exchange: Exchange) -> None:
+        await asyncio.sleep(0.5)
+        await claude(text("Monet"))(exchange)
+
+    async with FaultServer(late) as server:
+        policy = policy_for(server, read_timeout_s=0.05, timeout_s=300, extra_body={"stream": False})
+        assert (await ask(policy)).text == "Monet"
+
+
 async def test_an_empty_purse_is_not_waited_for() -> None:
     error = {"type": "rate_limit_error", "message": "spend", "details": {"error_code": "enforced_spend_limit_reached"}}
     async with FaultServer(status(429, {"type": "error", "error": error})) as server:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from fault_server import (
     ANSWER,
+    DONE,
     SEARCH,
     Exchange,
     FaultServer,
@@ -212,6 +213,25 @@ async def test_broken_stream_is_begun_again_without_saying_anything_twice() -> N
     assert len(server.requests) == 2
 
 
+@pytest.mark.parametrize("cut", [b'{"', "Ü".encode()[:1], "Ü".encode(), b'"finish_reason":"stop"}]', b"data: [DO"])
+async def test_a_stream_that_ends_inside_an_event_has_broken_off(cut: bytes) -> None:
+    """Where a body ends with its connection, HTTP does not tell that it was cut."""
+    text = "<answer> Ü"
+    data = "\n\n".join([chunk("<answer> "), chunk("Ü", "stop"), DONE]).encode()
+    data = data[: data.rindex(cut) + len(cut)]
+    is_whole = b"[DO" in data
+
+    async def broken(exchange: Exchange) -> None:
+        await exchange.raw(b"HTTP/1.1 200 X\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + data)
+        raise ConnectionError
+
+    pieces: list[str] = []
+    async with FaultServer(broken, engine(f"{text} </answer>")) as server:
+        generation = await ask(policy_for(server), pieces=pieces)
+    assert generation.text == "".join(pieces) == (f"{text}</answer>" if is_whole else f"{text} </answer>")
+    assert len(server.requests) == (1 if is_whole else 2)
+
+
 @pytest.mark.parametrize(("second", "words"), [(SEARCH, "something else"), (ANSWER[:12], "said less")])
 async def test_broken_stream_that_cannot_be_repeated_is_an_error(second: str, words: str) -> None:
     pieces: list[str] = []
@@ -380,6 +400,33 @@ async def test_key_is_sent_and_told_to_nobody(monkeypatch: pytest.MonkeyPatch) -
     assert "It refused the key in MY_KEY" in refused
     for text in (refused, nonsense, repr(policy), json.dumps(policy.describe()), str(vars(policy))):
         assert KEY not in text
+
+
+async def test_a_key_that_is_changed_meanwhile_is_told_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+    async def behave(exchange: Exchange) -> None:
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        await status(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}})(exchange)
+
+    async with FaultServer(behave, status(401)) as server:
+        policy = policy_for(server)
+        refused, missing = await failure(policy), await failure(policy)
+    assert "It refused the key in OPENAI_API_KEY" in refused
+    assert "No key was sent" in missing
+    assert KEY not in refused
+
+
+async def test_no_part_of_a_key_is_quoted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A long answer is cut for the message, maybe inside the key; and what a server refuses is in the log."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    long = status(403, {"error": {"message": "x" * 290 + KEY}})
+    no_stream = status(400, {"error": {"message": f"{KEY} must not stream"}})
+    async with FaultServer(long, no_stream, engine(ANSWER)) as server:
+        message = await failure(policy_for(server))
+        assert (await ask(policy_for(server), pieces=[])).text == ANSWER
+    assert "must not stream" in caplog.text
+    assert KEY[:4] not in message + caplog.text
 
 
 async def test_missing_key_is_named() -> None:

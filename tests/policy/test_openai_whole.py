@@ -401,3 +401,10 @@ async def test_extra_body_decides_on_the_stream_too() -> None:
         extra = {"stream": True, "stream_options": None}
         assert (await ask(policy_for(server, extra_body=extra))).text == ANSWER
     assert (ways(server), "stream_options" in server.bodies[0]) == ([True], False)
+
+
+@pytest.mark.parametrize("stream", [None, False])
+async def test_a_stream_that_extra_body_leaves_out_has_no_options(stream: bool | None) -> None:
+    async with FaultServer(engine(ANSWER)) as server:
+        assert (await ask(policy_for(server, extra_body={"stream": stream}), pieces=[])).text == ANSWER
+    assert "stream_options" not in server.bodies[0]

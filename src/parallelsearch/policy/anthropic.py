@@ -232,14 +232,14 @@ class AnthropicPolicy(ServerPolicy):
                 content=json_bytes(body),
                 headers=self._headers(key),
                 timeout_s=self._left_s(deadline_s),
-                read_timeout_s=self._silence_s(self.streams),
+                read_timeout_s=self._silence_s(bool(body.get("stream"))),
             ) as answer:
                 if answer.status < 300:
                     await self._read_answer(answer, turn, key)
                     return
-                response = await answer.read()
+                response = await self._refusal(answer, key)
             if response.status not in (400, 422) or not self._learn(body, error_detail(response)):
-                raise await self._status_error(response)
+                raise await self._status_error(response, key)
 
     async def _not_found_hint(self) -> str:
         try:

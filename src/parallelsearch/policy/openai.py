@@ -213,6 +213,8 @@ class OpenAIPolicy(ServerPolicy):
             way = _WHOLE
         if self.extra_body:
             way = {key: value for key, value in way.items() if key not in self.extra_body}
+            if not self.extra_body.get("stream", True):  # vLLM refuses options of a stream that is not asked for
+                way.pop("stream_options", None)
         body = {**way, **fields}
         if not self._unknown_fields and self._max_tokens_field == "max_tokens":
             return body
@@ -277,14 +279,19 @@ class OpenAIPolicy(ServerPolicy):
                     if answer.status < 300:
                         await self._read_answer(answer, turn, key)
                         return
-                    response = await answer.read()
-                await self._learn_from(response, fields, segments, body)
+                    response = await self._refusal(answer, key)
+                await self._learn_from(response, key, fields, segments, body)
             except TransientError as error:
                 self._learn_patience(error, start_s, streams)
                 raise
 
     async def _learn_from(
-        self, response: Response, fields: dict[str, Any], segments: Sequence[Segment], body: dict[str, Any]
+        self,
+        response: Response,
+        key: str | None,
+        fields: dict[str, Any],
+        segments: Sequence[Segment],
+        body: dict[str, Any],
     ) -> None:
         """Return if the server refused something that it can be asked without; raise what is wrong otherwise."""
         detail = error_detail(response)
@@ -294,7 +301,7 @@ class OpenAIPolicy(ServerPolicy):
             or self._learn_reasoning(fields, segments, detail)
         ):
             return
-        error = await self._status_error(response)
+        error = await self._status_error(response, key)
         if response.status in GATEWAY_TIMEOUTS and not body.get("stream"):
             self._stream_all(str(error))
         if "tools" in body and response.status in _ABOUT_TOOLS and _TOOLS.search(detail):

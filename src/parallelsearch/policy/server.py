@@ -267,6 +267,8 @@ class ServerPolicy(Policy):
                 if len(data) < 20 and data.strip() == b"[DONE]":
                     is_done, events = True, events[:at]
                     break
+            if is_over and events and not _is_json(events[0]):
+                return  # the connection ended inside an event; whether the turn was there before, the turn knows
             hides = secret is not None and any(secret in data for data in events)
             self._feed(turn, events, mould, key if hides else None)
             if turn.ran_on:
@@ -307,12 +309,18 @@ class ServerPolicy(Policy):
             head = " ".join(data[:1000].decode("utf-8", "replace").split())[:120]
             raise PolicyError(f"{self._who} sent something that is not JSON: {head!r}") from error
 
-    def _plain_error(self, response: Response) -> PolicyError | TransientError | None:
-        """What a bad status means on any path."""
+    async def _refusal(self, answer: Stream, key: str | None) -> Response:
+        """An answer with a bad status. It is quoted in messages and in the log, and may quote the key itself."""
+        response = await answer.read()
+        if key is not None:
+            response.content = response.content.replace(key.encode(), b"***")
+        return response
+
+    def _plain_error(self, response: Response, key: str | None) -> PolicyError | TransientError | None:
+        """What a bad status means on any path. `key` is the one that was sent: the environment may have another by now."""
         error = self._http.error_of(response)
         if error is None:
             return None
-        key = self._key()
         message = scrubbed(str(error), key)
         if response.status in (401, 403):
             refused, missing = f"It refused the key in {self.api_key_env}", f"No key was sent: set {self.api_key_env}"
@@ -322,9 +330,9 @@ class ServerPolicy(Policy):
             return TransientError(message, error.retry_after_s)
         return PolicyError(message)
 
-    async def _status_error(self, response: Response) -> PolicyError | TransientError:
+    async def _status_error(self, response: Response, key: str | None) -> PolicyError | TransientError:
         """What a bad status means for a turn, and what to do about it."""
-        error = self._plain_error(response) or PolicyError(f"{self._who} answered {response.status}")
+        error = self._plain_error(response, key) or PolicyError(f"{self._who} answered {response.status}")
         if response.status == 404:
             return PolicyError(f"{error}. {await self._not_found_hint()}")
         if response.status in (400, 413, 422) and (response.status == 413 or is_about_context(str(error))):
@@ -341,7 +349,7 @@ class ServerPolicy(Policy):
         response = await self._http.request(
             "GET", self._endpoint("models"), headers=self._headers(key), timeout_s=self.read_timeout_s
         )
-        if (failure := self._plain_error(response)) is not None:
+        if (failure := self._plain_error(response, key)) is not None:
             raise failure
         listing = self._json(response.content, key)
         data = listing.get("data") if isinstance(listing, dict) else None
@@ -353,6 +361,14 @@ class ServerPolicy(Policy):
 def is_about_context(detail: str) -> bool:
     """The conversation is too long, says the server."""
     return _CONTEXT.search(detail) is not None
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        read_json(data)
+    except ValueError:
+        return False
+    return True
 
 
 def scrubbed(text: str, key: str | None) -> str:
