@@ -6,7 +6,8 @@
 
 Every setting is a real run of the recipe in a folder that is thrown away: the first step of each warms up (CUDA graphs are
 recorded in it) and does not count; the figures are means over the others, from `metrics.jsonl` (docs/training.md says what
-each means). Several `--vary` make a grid. How busy the GPU was comes from `nvidia-smi`, where that is.
+each means). Several `--vary` make a grid. How busy the GPU was comes from `nvidia-smi`, where that is. `--profile` gives the
+last step to torch's profiler (which slows it down) and prints what the device, or without one the processor, spent it on.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ GENERATE = ("generate", "prefill", "decode", "record")
 TIMES = ("rollout", *GENERATE, "search", "search_alone", "host", "score", "train", "other", "step")
 FIXED = ("train.eval_every=0", "train.save_every=1000000", "train.log_trajectories=1")
 SAMPLE_MS = 100
+PROFILE_ROWS = 30
 COLUMNS = {
     **dict.fromkeys(TIMES, ".2f"),
     "tokens": ",.0f",
@@ -73,21 +75,57 @@ class GpuMeter:
             self._process.wait()
 
 
-def measure(recipe: str, changes: list[str], num_steps: int, meter: GpuMeter) -> dict[str, Any]:
-    """The means of one setting."""
+class StepProfile:
+    """One step under torch's profiler: from its first moment to its line."""
+
+    def __init__(self, step: int) -> None:
+        self._begin, self._num_seen = step, 0
+        self._profiler: Any = None
+
+    def step_ended(self) -> None:
+        self._num_seen += 1
+        if self._profiler is not None:
+            self._profiler.stop()
+            self._print()
+            self._profiler = None
+        if self._num_seen == self._begin - 1:
+            kinds = torch.profiler.ProfilerActivity
+            activities = [kinds.CPU, kinds.CUDA] if torch.cuda.is_available() else [kinds.CPU]
+            self._profiler = torch.profiler.profile(activities=activities)
+            self._profiler.start()
+            self._start_s = time.perf_counter()
+
+    def _print(self) -> None:
+        wall_s = time.perf_counter() - self._start_s
+        averages = self._profiler.key_averages()
+        has_device = torch.cuda.is_available()
+        if has_device:
+            busy_s = sum(one.self_device_time_total for one in averages) / 1e6
+            print(f"    profiled step: {wall_s:.2f} s, kernels {busy_s:.2f} s", flush=True)
+        by = "self_device_time_total" if has_device else "self_cpu_time_total"
+        print(averages.table(sort_by=by, row_limit=PROFILE_ROWS, max_name_column_width=70), flush=True)
+
+
+def measure(
+    recipe: str, changes: list[str], num_steps: int, meter: GpuMeter, profile: StepProfile | None = None
+) -> dict[str, Any]:
+    """The means of one setting; a step that is profiled is one more, and does not count."""
     out = Path(tempfile.mkdtemp(prefix="train-step-"))
     ends: list[float] = []
 
     def say(line: str) -> None:
         if line.startswith("step "):
             ends.append(time.perf_counter())
+            if profile is not None:
+                profile.step_ended()
         print("   ", line, flush=True)
 
-    overrides = [*FIXED, *changes, f"train.out={out}", f"train.steps={num_steps + 1}"]
+    total = num_steps + 1 + (profile is not None)
+    overrides = [*FIXED, *changes, f"train.out={out}", f"train.steps={total}"]
     num_rows = load_recipe(recipe, overrides).num_rows
     try:
         train(recipe, overrides, say=say)
-        records = [record for record in read_metrics(out / "metrics.jsonl") if "loss" in record][1:]
+        records = [record for record in read_metrics(out / "metrics.jsonl") if "loss" in record][1 : num_steps + 1]
         first = next((out / "trajectories").glob("step-*.jsonl"))
         engine = json.loads(first.read_text(encoding="utf-8").splitlines()[0])["policy"]
         peak_gb = torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else None
@@ -105,7 +143,7 @@ def measure(recipe: str, changes: list[str], num_steps: int, meter: GpuMeter) ->
         **{name: mean(f"time/{name}_s") for name in TIMES},
         "tokens": mean("model_tokens") * num_rows,
         "calls": mean("llm_calls"),
-        "gpu": meter.mean(ends[0], ends[-1]),
+        "gpu": meter.mean(ends[0], ends[num_steps]),
         "memory": peak_gb,
         "engine": {
             name: engine[name] for name in ("engine", "attention", "cuda_graphs", "fused_draw") if name in engine
@@ -131,6 +169,7 @@ def main() -> None:
     parser.add_argument("changes", nargs="*", metavar="key=value", help="changes to the recipe, for all settings")
     parser.add_argument("--vary", action="append", metavar="key=A,B,C", help="values to try; repeat for a grid")
     parser.add_argument("--steps", type=int, default=2, help="steps that count, after one that does not")
+    parser.add_argument("--profile", action="store_true", help="one more step, under torch's profiler")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     args = parser.parse_intermixed_args()
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
@@ -144,7 +183,9 @@ def main() -> None:
         for name, point in zip(names, points, strict=True):
             print(f"{name} ...", flush=True)
             try:
-                rows.append({"setting": name, **measure(args.recipe, [*args.changes, *point], args.steps, meter)})
+                profile = StepProfile(args.steps + 2) if args.profile else None
+                found = measure(args.recipe, [*args.changes, *point], args.steps, meter, profile)
+                rows.append({"setting": name, **found})
             except Exception as error:
                 print(f"    failed: {type(error).__name__}: {error}", flush=True)
                 continue

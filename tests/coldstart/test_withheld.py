@@ -8,12 +8,13 @@ from painters import BIRTH, CHAIN, PAGES, SINGLE, settings, taught, turns
 from parallelsearch.answers import NOT_FOUND
 from parallelsearch.coldstart.lesson import Drop
 from parallelsearch.coldstart.run import TokenizerEncoder
-from parallelsearch.coldstart.withheld import WITHHELD, evidence_of, withheld, withhold
+from parallelsearch.coldstart.withheld import WITHHELD, evidence_of, unanswerable, withheld, withhold
 from parallelsearch.grounding import abstention_of
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.retrieval.without import Without
 from parallelsearch.search import Search
+from parallelsearch.trajectory import Question
 
 pytest.importorskip("transformers")
 
@@ -52,3 +53,24 @@ async def test_no_lesson_teaches_to_look_away(encoder: TokenizerEncoder) -> None
     with pytest.raises(Drop, match="evidence_still_there"):
         await withheld(trajectory, wider, encoder, settings())
     assert await withhold([trajectory], wider, encoder, settings()) == []
+
+
+# ---- for RL ----------------------------------------------------------------------------------------------------------
+
+
+async def test_questions_that_the_corpus_does_not_answer(search: Search) -> None:
+    """What a passage answers is left out, however the answer is known: by its words, its page, or the thing asked about."""
+    asked = [
+        Question("Who composed The Winter Kettle?", ["Olga Prine"], "unknown", kind="single"),
+        Question("Who mined tin at Polgarth?", ["Hugh Tresco"], "also-unknown", kind="sequential"),
+        Question("Was Zora Quell a miner?", ["yes"], "computed", kind="single"),
+        Question("Who taught at the academy?", ["Somebody"], "supported", supporting_titles=["Ada Brenn"]),
+        BIRTH,
+        CHAIN,
+        SINGLE,
+    ]
+    found = await unanswerable(asked, search, 10, seed=0)
+    assert {one.id for one in found} == {f"unknown{WITHHELD}", f"also-unknown{WITHHELD}"}
+    assert all(one.golden_answers == [NOT_FOUND] for one in found)
+    assert len(await unanswerable(asked, search, 1, seed=0)) == 1
+    assert await unanswerable(asked, search, 0, seed=0) == []

@@ -3,7 +3,8 @@
 One folder comes out: `parallel.jsonl` and `sequential.jsonl` (the same questions, trajectories with token ids),
 `rl_questions.jsonl`, `rl_recombined.jsonl`, `rl_mixed.jsonl` and `rl_made.jsonl` (questions for RL: real ones,
 comparisons recombined from them, and mixed questions, facts, chains and comparisons made from the passages),
-`validation.jsonl` and `report.json`; on request also `undecided.jsonl`, a start that splits only every other time.
+`validation.jsonl` and `report.json`; on request also `undecided.jsonl`, a start that splits only every other time, and
+`rl_unanswerable.jsonl`, questions that the corpus does not answer.
 The validation questions are cut first and are in none of the others. Sources are worked through in order, and each
 kind stops when it has enough, so name the surest source first. How questions are taught, made and recombined is the
 part of the recipe's `rules`; nothing here knows a language.
@@ -29,7 +30,7 @@ from parallelsearch.coldstart.lesson import ColdStartSettings
 from parallelsearch.coldstart.pool import Pool, check_pool, cut_by_kind, training_questions
 from parallelsearch.coldstart.rules import RECOMBINED, load_rules
 from parallelsearch.coldstart.tutor import ColdStartReport, build_coldstart
-from parallelsearch.coldstart.withheld import WITHHELD, withhold
+from parallelsearch.coldstart.withheld import WITHHELD, unanswerable, withhold
 from parallelsearch.config import Settings, load
 from parallelsearch.data.leaks import find_leaks, held_out, held_out_texts, held_out_titles
 from parallelsearch.data.sets import training_pool
@@ -89,6 +90,9 @@ class ColdStartRecipe(Settings):
     """Of each width, how many more such questions go to validation."""
     num_withheld: int = Field(default=0, ge=0)
     """How many trajectories are played once more with their evidence withheld, to teach that there may be no answer."""
+    num_unanswerable_for_rl: int = Field(default=0, ge=0)
+    """How many questions `rl_unanswerable.jsonl` has, which the corpus does not answer: right is to say so; 0 writes no such
+    file."""
     num_undecided: int = Field(default=0, ge=0)
     """How many trajectories `undecided.jsonl` has, which leaves it to RL to find out when to split; 0 writes no such file."""
     max_mixed_tokens: int = Field(default=2560, ge=64)
@@ -172,6 +176,7 @@ class Built:
     recombined: list[Question]
     mixed: list[Question]
     made: list[Question]
+    unanswerable: list[Question]
     report: ColdStartReport
     twin_report: ColdStartReport
     search: dict[str, Any]
@@ -192,6 +197,8 @@ def run_coldstart(recipe: ColdStartRecipe, say: Say | None = None) -> dict[str, 
     write_questions(out / "rl_recombined.jsonl", built.recombined)
     write_questions(out / "rl_mixed.jsonl", built.mixed)
     write_questions(out / "rl_made.jsonl", built.made)
+    if recipe.num_unanswerable_for_rl:
+        write_questions(out / "rl_unanswerable.jsonl", built.unanswerable)
     write_questions(out / "validation.jsonl", built.pool.validation)
     summary = {
         "pool": built.pool.describe(),
@@ -201,6 +208,7 @@ def run_coldstart(recipe: ColdStartRecipe, say: Say | None = None) -> dict[str, 
         "num_mixed": sum(one.id in mixed_made for one in built.parallel),
         "num_mixed_for_rl": len(built.mixed),
         "num_withheld": sum(one.id.endswith(WITHHELD) for one in built.parallel),
+        "num_unanswerable_for_rl": len(built.unanswerable),
         "num_made": dict(Counter(one.dataset for one in built.made)),
         "rl_questions": Pool(built.rl_questions).describe()["train"],
         "limits": asdict(recipe.rollout.limits),
@@ -261,12 +269,12 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
         num_mixed = recipe.num_mixed + recipe.num_mixed_for_rl
         workshop = _Workshop(recipe, pool)
         mixed = await _made(recipe, {"mixed": num_mixed}, workshop, search, encoder, num_taught=recipe.num_mixed)
-        others: dict[Kind, int] = {
+        plain: dict[Kind, int] = {
             "single": recipe.num_made_facts,
             "sequential": recipe.num_made_chains,
             "parallel": recipe.num_made_comparisons,
         }
-        made = await _made(recipe, others, workshop, search, encoder)
+        made = await _made(recipe, plain, workshop, search, encoder)
         wide = await _made_wide(recipe, workshop, search, encoder)
         for part, name in ((mixed, "mixed"), (made, "made from passages"), (wide, "of several parts")):
             kept += part.parallel
@@ -279,11 +287,16 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
         taught_twice = await _withheld(recipe, kept, twins, search, encoder)
         if recipe.num_withheld:
             tell(f"evidence withheld: {len(taught_twice[0])} of {recipe.num_withheld}")
+        both = {one.id for one in twins}
+        kept = [one for one in kept if one.id in both]
+        learnable = _learnable(pool.train, kept, report, rules.undecided | _LONG)
+        within_reach = {question.id for question in learnable}
+        others = [question for question in pool.train if question.id not in within_reach]
+        unknown = await unanswerable(others, search, recipe.num_unanswerable_for_rl, recipe.seed)
+        if recipe.num_unanswerable_for_rl:
+            tell(f"not answered by the corpus: {len(unknown)} of {recipe.num_unanswerable_for_rl}")
     finally:
         await search.aclose()
-    both = {one.id for one in twins}
-    kept = [one for one in kept if one.id in both]
-    learnable = _learnable(pool.train, kept, report, rules.undecided | _LONG)
     kept, twins = kept + taught_twice[0], twins + taught_twice[1]
     random.Random(recipe.seed).shuffle(kept)
     order = {one.id: number for number, one in enumerate(kept)}
@@ -291,7 +304,17 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
     check_pool(Pool(learnable, pool.validation))
     made_for_rl = [*made.questions, *wide.questions]
     return Built(
-        pool, kept, twins, learnable, fresh, mixed.questions, made_for_rl, report, twin_report, search.describe()
+        pool,
+        kept,
+        twins,
+        learnable,
+        fresh,
+        mixed.questions,
+        made_for_rl,
+        unknown,
+        report,
+        twin_report,
+        search.describe(),
     )
 
 
