@@ -429,6 +429,21 @@ async def test_no_part_of_a_key_is_quoted(monkeypatch: pytest.MonkeyPatch, caplo
     assert KEY[:4] not in message + caplog.text
 
 
+@pytest.mark.parametrize("key", ["x", "1", "token"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_word_in_place_of_a_key_may_be_part_of_what_is_said(
+    key: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers that check no key are given such words."""
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    text = "<answer> 1 box of tokens </answer>"
+    newer = status(400, {"error": {"message": "Use 'max_completion_tokens' instead."}})
+    async with FaultServer(models("tiny-1x"), newer, engine(text)) as server:
+        policy = OpenAIPolicy(server.url, stream=stream)
+        generation = await ask(policy)
+    assert (policy.model, generation.text) == ("tiny-1x", text)
+
+
 async def test_missing_key_is_named() -> None:
     async with FaultServer(status(401, {"error": {"message": "no key"}})) as server:
         message = await failure(policy_for(server))

@@ -35,6 +35,9 @@ _LONG_SILENCE_S = 30.0
 """A whole turn that fails after as long a wait may have failed because of the wait."""
 GATEWAY_TIMEOUTS = (504, 524)
 """Said by what stands before a server and did not want to wait for it; 524 is Cloudflare's."""
+_SHORTEST_SECRET = 8
+"""A shorter key is a word for servers that check none (`x`, `1`, `token`). Nobody takes such a word out of their answers: it
+may be part of a text, of a number or of the name of a field."""
 _STREAM = re.compile(r"\bstream(?:s|ed|ing)?\b", re.I)
 _CONTEXT = re.compile(
     r"context.{0,10}(length|window|size|limit)|maximum.{0,20}(length|tokens)|prompt.{0,20}too long", re.I
@@ -222,9 +225,9 @@ class ServerPolicy(Policy):
                     if turn.has_called:  # what a second try starts early could not be told from the first
                         on_call = None
                 # A key that the server echoes in pieces, each too short to be known by, must not get into the record.
-                if key is not None and key in generation.text:
+                if (secret := _secret(key)) is not None and secret in generation.text:
                     generation.text, generation.token_ids, generation.logprobs = (
-                        scrubbed(generation.text, key),
+                        scrubbed(generation.text, secret),
                         None,
                         None,
                     )
@@ -239,6 +242,7 @@ class ServerPolicy(Policy):
 
     async def _read_answer(self, answer: Stream, turn: Turn, key: str | None) -> None:
         """Feed the turn with an answer, whole or streamed: a server need not do what it was asked for."""
+        key = _secret(key)
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
             await self._read_stream(answer, turn, key)
         else:
@@ -312,8 +316,8 @@ class ServerPolicy(Policy):
     async def _refusal(self, answer: Stream, key: str | None) -> Response:
         """An answer with a bad status. It is quoted in messages and in the log, and may quote the key itself."""
         response = await answer.read()
-        if key is not None:
-            response.content = response.content.replace(key.encode(), b"***")
+        if (secret := _secret(key)) is not None:
+            response.content = response.content.replace(secret.encode(), b"***")
         return response
 
     def _plain_error(self, response: Response, key: str | None) -> PolicyError | TransientError | None:
@@ -351,7 +355,7 @@ class ServerPolicy(Policy):
         )
         if (failure := self._plain_error(response, key)) is not None:
             raise failure
-        listing = self._json(response.content, key)
+        listing = self._json(response.content, _secret(key))
         data = listing.get("data") if isinstance(listing, dict) else None
         if not isinstance(data, list):
             raise PolicyError(f"{self._who} does not list its models; name one, like {self.base_url}#MODEL")
@@ -361,6 +365,11 @@ class ServerPolicy(Policy):
 def is_about_context(detail: str) -> bool:
     """The conversation is too long, says the server."""
     return _CONTEXT.search(detail) is not None
+
+
+def _secret(key: str | None) -> str | None:
+    """The key, if it has to be kept out of what a server says."""
+    return key if key is not None and len(key) >= _SHORTEST_SECRET else None
 
 
 def _is_json(data: bytes) -> bool:
