@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import py_compile
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -269,7 +271,6 @@ def test_a_retriever_that_is_down_is_found_out(tmp_path: Path) -> None:
 def test_nodes_that_each_need_a_server_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     recipe = demo_recipe(tmp_path, **{"search.address": "http://localhost:8000/retrieve", "verl.num_nodes": 2})
-    monkeypatch.setattr("sys.dont_write_bytecode", False)
     first, second = launch.notes(recipe)
     assert "each of the 2 nodes" in first
     assert "ray start" in second
@@ -279,10 +280,19 @@ def test_nodes_that_each_need_a_server_are_told(tmp_path: Path, monkeypatch: pyt
 def test_a_start_that_would_compile_every_package_in_every_process_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "verl").mkdir()
+    source = tmp_path / "verl" / "__init__.py"
+    source.touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "verl", raising=False)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    (note,) = launch.notes(demo_recipe(tmp_path))
+    recipe = demo_recipe(tmp_path)
+    (note,) = launch.notes(recipe)
     assert "PYTHONDONTWRITEBYTECODE" in note
     assert "python -m compileall" in note
+    assert py_compile.compile(str(source))
+    assert launch.notes(recipe) == []
+    assert launch.is_compiled("no_such_package")
 
 
 def test_verl_missing_or_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
