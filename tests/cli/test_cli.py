@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from parallelsearch.cli import doctor
 from parallelsearch.cli.app import COMMANDS, app
 from parallelsearch.cli.terminal import LiveNarrator, trajectory_view
 from parallelsearch.data import demo
@@ -189,6 +190,23 @@ def test_doctor_says_what_to_type():
     checks = json.loads(CliRunner().invoke(app, ["doctor", "--json"], env={"SERPER_API_KEY": "very-secret"}).stdout)
     assert all(check["works"] or check["fix"] or "GPU" in check["what"] for check in checks)
     assert "very-secret" not in json.dumps(checks)
+
+
+@pytest.mark.parametrize(
+    ("installed", "works", "found"),
+    [
+        ({"trl"}, True, "drawn by the slot engine"),
+        ({"trl", "vllm"}, True, "with rollout.engine=vllm"),
+        ({"verl", "vllm"}, True, "drawn by vllm"),
+        ({"verl"}, False, "neither vllm nor sglang"),
+        (set(), False, "no trainer"),
+    ],
+)
+def test_doctor_names_the_engine_of_training(installed, works, found, monkeypatch):
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: object() if name in installed else None)
+    check = doctor._training()
+    assert (check.works, found in check.found) == (works, True)
+    assert check.works or check.fix
 
 
 def test_version_and_help():

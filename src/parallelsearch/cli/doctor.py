@@ -110,6 +110,7 @@ def examine() -> list[Check]:
     checks.append(_smollm2())
     checks.append(_minilm())
     checks.append(_gpu())
+    checks.append(_training())
     checks.append(_policy())
     for key in _KEYS:
         checks.append(Check(key, key in os.environ, "set" if key in os.environ else "not set", f"export {key}=..."))
@@ -157,6 +158,26 @@ def _policy() -> Check:
         f"{choice.address}: {choice.reason}",
         choice.instead.partition(": ")[2],
     )
+
+
+def _training() -> Check:
+    """Which trainer, and which engine would draw the tokens for it."""
+    what = "who trains, and who draws"
+
+    def versions(*modules: str) -> str:
+        return ", ".join(
+            f"{module} {_version(module)}" for module in modules if importlib.util.find_spec(module) is not None
+        )
+
+    if cluster := versions("verl"):
+        engines = versions("vllm", "sglang")
+        drawn = f"drawn by {engines}" if engines else "and nothing draws: neither vllm nor sglang is installed"
+        return Check(what, bool(engines), f"{cluster}, {drawn}", "pip install vllm==0.24.0")
+    if not (trainer := versions("trl")):
+        return Check(what, False, "no trainer is installed", install_command("train"))
+    other = versions("vllm")
+    why = "the slot engine in this process, the fastest that was measured on one GPU (docs/speed.md)"
+    return Check(what, True, f"{trainer}, drawn by {why}" + (f"; {other} with rollout.engine=vllm" if other else ""))
 
 
 def _minilm() -> Check:
