@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from marked import filled, markdown, write
 
 from parallelsearch.evaluation.plots import Figure, Series, save_grid
 
@@ -34,7 +35,6 @@ PARTS = {
 }
 NUM_ENDS = 5
 """Rewards are compared over the first and the last so many steps."""
-_MARKED = re.compile(r"(<!-- runs: (\w+) -->\n)(.*?)(<!-- end of runs -->)", re.DOTALL)
 
 Data = dict[str, Any]
 
@@ -45,11 +45,6 @@ def read() -> Data:
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
-    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 
 
 def median_alone(run: Data, part: str) -> float | None:
@@ -94,7 +89,7 @@ def training_table(data: Data) -> str:
         *([label, *(seconds(run, part) for run in runs)] for part, label in PARTS.items()),
         ["sampler against trainer: mean, worst", *map(differences, runs)],
     ]
-    return table(["", *(run["label"] for run in runs)], rows)
+    return markdown(["", *(run["label"] for run in runs)], rows)
 
 
 def engines_table(data: Data) -> str:
@@ -116,7 +111,7 @@ def engines_table(data: Data) -> str:
         for row in data["engines"]
     ]
     head = ["model", "engine", "seconds", "to vllm", "drawn tokens", "tokens/s"]
-    return table([*head, "client CPU s", "engine CPU s", "server CPU s", "there after s"], rows)
+    return markdown([*head, "client CPU s", "engine CPU s", "server CPU s", "there after s"], rows)
 
 
 def step_table(data: Data) -> str:
@@ -126,7 +121,7 @@ def step_table(data: Data) -> str:
         [name, *(f"{row[part]:.2f}" for part in parts), f"{row['tokens']:,.0f}", f"{row['tokens'] / row['step']:,.0f}"]
         for name, row in data["step"].items()
     ]
-    return table(["", *parts, "drawn tokens", "a second"], rows)
+    return markdown(["", *parts, "drawn tokens", "a second"], rows)
 
 
 TABLES: dict[str, Callable[[Data], str]] = {
@@ -137,7 +132,7 @@ TABLES: dict[str, Callable[[Data], str]] = {
 
 
 def page_with_tables(text: str, data: Data) -> str:
-    return _MARKED.sub(lambda found: f"{found[1]}{TABLES[found[2]](data)}\n{found[4]}", text)
+    return filled(text, "runs", lambda name: TABLES[name](data))
 
 
 # ---- the plot --------------------------------------------------------------------------------------------------------
@@ -197,14 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "plot":
         save_grid(figures(data), PLOT, num_columns=3)
         return 0
-    for page in PAGES:
-        old = page.read_text(encoding="utf-8")
-        new = page_with_tables(old, data)
-        if options.check and old != new:
-            return 1
-        if not options.check:
-            page.write_text(new, encoding="utf-8")
-    return 0
+    return write(PAGES, lambda text: page_with_tables(text, data), only_checks=options.check)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 from kept_rows import BALANCED, DEV, PER_PART, TURNS, WIDE, Kept, Line
+from marked import markdown
 
 from parallelsearch.evaluation.budget import LABELLED, PASSAGES, ROUNDS, WHOLE
 from parallelsearch.evaluation.metrics import ratios_of
@@ -199,11 +200,6 @@ def _placed(seeds: Seeds) -> list[list[Line]]:
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(line) + " |" for line in (head, *rows)]
-    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 
 
 def figure(value: float | None, digits: int = 3) -> str:

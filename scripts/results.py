@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from kept_rows import ROWS, Kept, keep, keep_whole, read_all
+from marked import filled, write
 from result_tables import TABLES, wide_figures
 
 from parallelsearch.errors import ParallelSearchError, UsageError
@@ -28,13 +28,12 @@ PAGE, PLOT = ROWS.parent / "results.md", ROWS.parent / "images" / "wide.png"
 ROOT = ROWS.parents[1]
 PAGES = (PAGE, ROOT / "README.md", ROOT / "src" / "parallelsearch" / "adapters" / "parallel-2" / "README.md")
 """Where tables stand between marks."""
-_MARKED = re.compile(r"(<!-- rows: (\w+) -->\n)(.*?)(<!-- end of rows -->)", re.DOTALL)
 
 
 def page_with_tables(text: str, kept: Kept | None = None) -> str:
     """The page with every marked table as the rows have it."""
     rows = read_all() if kept is None else kept
-    return _MARKED.sub(lambda found: f"{found[1]}{TABLES[found[2]](rows)}\n{found[4]}", text)
+    return filled(text, "rows", lambda name: TABLES[name](rows))
 
 
 def write_plot(path: Path, kept: Kept | None = None) -> None:
@@ -74,13 +73,7 @@ def _run(options: argparse.Namespace) -> int:
         write_plot(options.out)
     else:
         rows = read_all()
-        for page in PAGES:
-            old = page.read_text(encoding="utf-8")
-            new = page_with_tables(old, rows)
-            if options.check and old != new:
-                return 1
-            if not options.check:
-                page.write_text(new, encoding="utf-8")
+        return write(PAGES, lambda text: page_with_tables(text, rows), only_checks=options.check)
     return 0
 
 

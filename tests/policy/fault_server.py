@@ -22,10 +22,16 @@ from parallelsearch import grammar
 from parallelsearch.errors import PolicyError
 from parallelsearch.policy.base import Generation, Sampling
 from parallelsearch.policy.openai import OpenAIPolicy
+from parallelsearch.retrieval.base import Passage
 from parallelsearch.trajectory import Segment
 
 SEARCH = "<think> Two people. </think>\n<search> Monet born ## Pissarro born </search>"
 ANSWER = "<think> Done. </think>\n<answer> Pissarro </answer>"
+QUESTION = "Who is older, Monet or Pissarro?"
+PASSAGES = [
+    Passage("1", "Claude Monet", "Monet was born in 1840."),
+    Passage("2", "Camille Pissarro", "Pissarro was born in 1830."),
+]
 
 
 @dataclass

@@ -10,6 +10,8 @@ import pytest
 from fault_server import (
     ANSWER,
     DONE,
+    PASSAGES,
+    QUESTION,
     SEARCH,
     Behaviour,
     Exchange,
@@ -26,17 +28,11 @@ from fault_server import (
 
 from parallelsearch.limits import Limits
 from parallelsearch.policy.openai import OpenAIPolicy
-from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Trajectory
 
-QUESTION = "Who is older, Monet or Pissarro?"
-PASSAGES = [
-    Passage("1", "Claude Monet", "Monet was born in 1840."),
-    Passage("2", "Camille Pissarro", "Pissarro was born in 1830."),
-]
 USAGE = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
 
 

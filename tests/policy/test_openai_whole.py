@@ -10,6 +10,8 @@ import pytest
 from fault_server import (
     ANSWER,
     DONE,
+    PASSAGES,
+    QUESTION,
     SEARCH,
     Behaviour,
     Exchange,
@@ -37,7 +39,6 @@ from parallelsearch.policy import server as server_module
 from parallelsearch.policy.base import Generation
 from parallelsearch.policy.openai_wire import Turn
 from parallelsearch.policy.scripted import ScriptedPolicy
-from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.rollout import Event, rollout
 from parallelsearch.search import Search
@@ -45,11 +46,6 @@ from parallelsearch.trajectory import Trajectory
 from parallelsearch.trajectory import Turn as TurnRecord
 from virtual_time import in_virtual_time
 
-QUESTION = "Who is older, Monet or Pissarro?"
-PASSAGES = [
-    Passage("1", "Claude Monet", "Monet was born in 1840."),
-    Passage("2", "Camille Pissarro", "Pissarro was born in 1830."),
-]
 USAGE = {"prompt_tokens": 10, "completion_tokens": 7, "total_tokens": 17}
 
 
