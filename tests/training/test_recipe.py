@@ -60,6 +60,7 @@ def test_defaults_are_those_of_the_core() -> None:
         ("train.micro_batch_tokens=128", ["micro_batch_tokens", "max_tokens"]),
         ("rollout.max_turns=0", ["max_turns must be at least 1"]),
         ("guards.llds=0.1", ["updates_per_step"]),
+        ("model.compile=true", ["is for sft"]),
         ("data.mix=[1, 2]", ["2 weights for 1"]),
         ("train.algorithm=dpo", ["train.algorithm"]),
     ],

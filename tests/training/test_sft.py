@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.errors import UsageError
 from parallelsearch.policy import models
 from parallelsearch.training import sft
+from parallelsearch.training.batches import pieces_of
+from parallelsearch.training.folded import Folded
 from parallelsearch.training.metrics import read_metrics
 from parallelsearch.training.recipe import Recipe, parse_recipe
 from parallelsearch.training.smoke import make_model, make_tokenizer
@@ -296,6 +299,35 @@ def test_folding_changes_nothing_but_the_speed(tokenizer: Any, file: Path, tmp_p
         curves.append([number for row in curve(tmp_path / str(fold)) for number in row])
     assert curves[1] == pytest.approx(curves[0], rel=1e-3)
     assert curves[0][1] > curves[0][-2], "the loss falls"
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's compiler asks for it, and warns itself
+def test_pieces_and_compiled_layers_change_nothing_but_the_speed(
+    tokenizer: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the compiler only the first half runs here: tracing the layers, for any shape. Making kernels takes a minute."""
+    monkeypatch.setattr(Folded, "compile", functools.partialmethod(Folded.compile, backend="eager"))
+    curves = []
+    for changes in ({}, {"train.micro_batch_tokens": 64}, {"train.micro_batch_tokens": 64, "model.compile": True}):
+        out = tmp_path / str(len(curves))
+        shared = {"model.lora_rank": 4, "model.fold": True, "train.batch_size": 8, "train.steps": 4}
+        run(recipe_for(file, out, **shared, **changes), tokenizer)
+        curves.append([number for row in curve(out) for number in row])
+    assert curves[1] == pytest.approx(curves[0], rel=1e-3)
+    assert curves[2] == pytest.approx(curves[0], rel=1e-3)
+    said: list[str] = []
+    run(recipe_for(file, tmp_path / "plain", **{"model.compile": True, "train.steps": 1}), tokenizer, say=said.append)
+    assert "model.compile does nothing here" in said[0]
+
+
+def test_a_padded_batch_is_cut_into_pieces_as_wide_as_they_have_to_be() -> None:
+    lengths = [2, 7, 3, 7, 1]
+    mask = torch.tensor([[int(place < length) for place in range(9)] for length in lengths])
+    ids = torch.arange(45).view(5, 9) * mask
+    pieces = list(pieces_of({"input_ids": ids, "attention_mask": mask}, max_tokens=14))
+    assert [tuple(piece["input_ids"].shape) for piece in pieces] == [(2, 7), (3, 3)]
+    assert sorted(int(row[0]) for piece in pieces for row in piece["input_ids"]) == [0, 9, 18, 27, 36]
+    assert sum(int(piece["attention_mask"].sum()) for piece in pieces) == sum(lengths)
 
 
 @pytest.mark.parametrize("wrong", [{"model.name": "/no/such/model"}, {"model.adapter": "/no/such/adapter"}])

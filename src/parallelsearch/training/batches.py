@@ -52,6 +52,17 @@ def cut(batch: Mapping[str, Any], rows: Sequence[int], lengths: Mapping[str, Seq
     return {name: piece(name, value) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
 
 
+def pieces_of(batch: Mapping[str, Any], max_tokens: int) -> Iterator[dict[str, Any]]:
+    """A batch that is padded on the right, in pieces of at most `max_tokens` padded tokens, each as wide as it has to be."""
+    import torch
+
+    lengths = batch["attention_mask"].sum(dim=1).tolist()
+    for rows in pack(lengths, max_tokens):
+        index = torch.tensor(rows, device=batch["attention_mask"].device)
+        width = max(1, lengths[rows[0]])  # the longest comes first
+        yield {name: value.index_select(0, index)[:, :width] for name, value in batch.items()}
+
+
 def align(ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Move left padding to the right. Returns the ids, how far each row moved, and each row's length.
 

@@ -45,6 +45,11 @@ class Folded:
         for _, weight in self._pairs:
             weight.requires_grad_(True)
 
+    def compile(self, backend: str = "inductor") -> None:
+        """Let torch fuse what a layer does between its matrices. All layers share one compiled program, for any shape."""
+        for layer in self.copy.base_model.layers:
+            layer.compile(dynamic=True, backend=backend)
+
     def refresh(self) -> None:
         """The copy has the adapter's newest weights, and is ready for a training step."""
         write_sums(self._pairs)

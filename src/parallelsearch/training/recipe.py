@@ -224,6 +224,8 @@ class ModelSettings(SharedModelSettings):
     fold: bool | None = None
     """Train the adapter through a copy it is folded into: much faster on a small model, for the memory of one gradient of
     all its weights. Unless set, where that takes at most a tenth of the GPU's memory."""
+    compile: bool = False
+    """SFT through that copy: let torch compile its layers. Half a minute to begin with, then 1.6 times as fast."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """bfloat16 means autocast over float32 weights. `auto` is bfloat16 on a GPU and float32 on a CPU."""
 
@@ -347,6 +349,8 @@ class Recipe(Settings):
         check_rl(train, self.rollout)
         if train.algorithm == "sft":
             return self
+        if self.model.compile:
+            raise ValueError(f"'model.compile' is for sft; {train.algorithm} samples with the same layers")
         if self.num_rows % train.updates_per_step:
             raise ValueError(
                 f"'train.updates_per_step' ({train.updates_per_step}) must divide {self.num_rows} trajectories"

@@ -20,7 +20,7 @@ from typing import Any
 from parallelsearch.errors import UsageError, nearest, require
 from parallelsearch.policy.models import quiet_transformers
 from parallelsearch.training import checkpoints
-from parallelsearch.training.batches import RowOrder, num_fillers
+from parallelsearch.training.batches import RowOrder, num_fillers, pieces_of
 from parallelsearch.training.folded import Folded
 from parallelsearch.training.guards import TrainingStoppedError
 from parallelsearch.training.metrics import MetricsLog, SilentLog
@@ -179,16 +179,18 @@ def _run_sft(
         tell(f"left out: {rows.num_too_long} too long, {rows.num_untrainable} without a token of the model")
     facts = {"rows": rows.hash}
     checkpoints.check_same_run(recipe, facts)
-    config = _config(recipe, rows)
     weights = load_weights(
         recipe.model,
-        config.device,
+        _config(recipe, rows).device,
         needs_reference=False,
         seed=recipe.train.seed,
         model=model,
         tokenizer=tokenizer,
     )
     _check_vocabulary(rows, weights.model)
+    if recipe.model.compile and weights.folded is None:
+        tell("model.compile does nothing here: no adapter is folded into a copy (model.fold)")
+    config = _config(recipe, rows, folds=weights.folded is not None)
     trainer = _make_trainer(recipe, rows, weights, config, callbacks)
     checkpoints.write_manifest(recipe, facts)
     time_limit = TimeLimit(time_limit_s, spare_steps=3, started_s=started_s)
@@ -222,14 +224,16 @@ def micro_batch(batch_size: int, longest: int, max_tokens: int, num_processes: i
     return max(size for size in range(1, share + 1) if share % size == 0 and size <= max(1, room))
 
 
-def _config(recipe: Recipe, rows: SftRows) -> Any:
-    """The recipe in TRL's words. It knows the device of this process."""
+def _config(recipe: Recipe, rows: SftRows, folds: bool = False) -> Any:
+    """The recipe in TRL's words."""
     trl = require("trl", "train")
     use_cpu = not require("torch", "train").cuda.is_available()
     train = recipe.train
     world = int(os.environ.get("WORLD_SIZE", "1"))
     longest = max(len(row.input_ids) for row in rows.rows)
     size = micro_batch(train.batch_size, longest, train.micro_batch_tokens, world)
+    if folds and world == 1:  # each step cuts its rows by their own lengths
+        size = train.batch_size
     num_steps = train.steps or math.ceil(train.epochs * math.ceil(len(rows.rows) / train.batch_size))
     schedule = "constant_with_warmup" if train.lr_schedule == "constant" else train.lr_schedule
     options: dict[str, Any] = {
@@ -275,7 +279,7 @@ def _make_trainer(recipe: Recipe, rows: SftRows, weights: Weights, config: Any, 
     )
     trainer_class = _ordered_trainer(trl.SFTTrainer, recipe, rows, round_size)
     if weights.folded is not None:
-        trainer_class = _folded_trainer(trainer_class, weights.folded)
+        trainer_class = _folded_trainer(trainer_class, weights.folded, recipe.train.micro_batch_tokens)
     trainer = trainer_class(
         model=weights.model,
         args=config,
@@ -288,6 +292,8 @@ def _make_trainer(recipe: Recipe, rows: SftRows, weights: Weights, config: Any, 
         utils.add_fused_lm_head(weights.folded.copy, outputs=("log_probs", "entropy", "is_top1"))
         if recipe.model.gradient_checkpointing:
             weights.folded.copy.gradient_checkpointing_enable({"use_reentrant": False})
+        if recipe.model.compile:
+            weights.folded.compile()
     return trainer
 
 
@@ -308,7 +314,7 @@ def _ordered_trainer(base: Any, recipe: Recipe, rows: SftRows, round_size: int) 
     return OrderedTrainer
 
 
-def _folded_trainer(base: Any, folded: Folded) -> Any:
+def _folded_trainer(base: Any, folded: Folded, max_tokens: int) -> Any:
     class Maskless:
         """The copy, without an attention mask: rows are padded on the right, where a causal model does not look."""
 
@@ -320,19 +326,24 @@ def _folded_trainer(base: Any, folded: Folded) -> Any:
             folded.copy.train()
 
     class FoldedTrainer(base):  # type: ignore[misc]  # TRL has no type information
-        """TRL's trainer, with forward and backward through the folded copy."""
+        """TRL's trainer, with forward and backward through the folded copy, piece by piece: rows of like length, as
+        many as `max_tokens` holds. Each piece's loss is its share of the whole step's. Several processes need equally
+        many pieces, because TRL gathers figures at each: there a piece is a micro-batch."""
 
         _is_stale = True
 
         def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
             if self._is_stale:
                 folded.refresh()
-            loss = super().training_step(Maskless(), inputs, num_items_in_batch)
-            folded.collect()
+            pieces = pieces_of(inputs, max_tokens) if self.args.world_size == 1 else [inputs]
+            losses = []
+            for piece in pieces:
+                losses.append(super().training_step(Maskless(), piece, num_items_in_batch))
+                folded.collect()
             self._is_stale = self.accelerator.sync_gradients
             if self._is_stale:
                 folded.average(self.accelerator)
-            return loss
+            return sum(losses)
 
     return FoldedTrainer
 
