@@ -152,7 +152,7 @@ async def test_turns_that_are_cut_off_name_the_limit(echo):
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        ("Asked.\n" + "[1] A: born 1840.\n" * 12 + "[1] A: bo", "in 6 of 6 turns the model wrote the same line again and again"),
+        ("Asked.\n" + "[1] A: born 1840.\n" * 12 + "[1] A: bo", "in 6 of 6 turns the model wrote the same again and again"),
         ("\n".join(f"[{n}] A: born {1840 + n}." for n in range(14)), "6 of 6 turns ended at max_tokens_per_turn=40"),
     ],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from parallelsearch import grammar
@@ -14,6 +15,22 @@ NARROW = 3
 `tokens_per_subquery` for each and shows `WIDE_SHARE` of the hits."""
 WIDE_SHARE = 2 / 3
 """Two of three. One of three would lose a tenth of the gold pages for nothing: docs/grammar.md has what was measured."""
+
+
+LOOP_LENGTH, LOOP_TIMES, LONGEST_LOOP = 64, 3, 160
+"""The end of a turn is a loop if it is one piece of at most `LONGEST_LOOP` tokens, `LOOP_TIMES` or more often, and
+`LOOP_LENGTH` or more in all."""
+
+
+def goes_in_circles(turn: Sequence[int] | str, longest: int = LONGEST_LOOP) -> bool:
+    """Whether a turn, by its tokens or letters, ends in the same piece again and again. A small model gets caught like that
+    ("Ra, Ra, Ra, ..."), and then nothing new comes: an engine ends it there, where it would end at its limit."""
+    for size in range(1, min(longest, len(turn) // LOOP_TIMES) + 1):
+        if turn[-1] == turn[-1 - size]:
+            span = max(LOOP_LENGTH, LOOP_TIMES * size)
+            if span <= len(turn) and turn[len(turn) - span + size :] == turn[len(turn) - span : -size]:
+                return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from parallelsearch import grammar
 from parallelsearch.answers import exact_match
 from parallelsearch.errors import DataError
 from parallelsearch.files import read_jsonl, to_json, write_lines
+from parallelsearch.limits import goes_in_circles
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.untrusted import whole
 
@@ -293,8 +294,8 @@ class Trajectory:
         cut = sum(turn.finish == "length" for turn in idle)
         if cut:
             limit = f"max_tokens_per_turn={limits.get('max_tokens_per_turn')}"
-            if all(_repeats_itself(turn.text) for turn in idle if turn.finish == "length"):
-                return f"in {cut} of {num_turns} turns the model wrote the same line again and again, up to {limit}"
+            if all(goes_in_circles(turn.text, _LONGEST_LOOP) for turn in idle if turn.finish == "length"):
+                return f"in {cut} of {num_turns} turns the model wrote the same again and again, without end"
             return (
                 f"{cut} of {num_turns} turns ended at {limit} before they searched or answered; allow more, for a model that "
                 "reasons at length thousands"
@@ -383,15 +384,8 @@ class Trajectory:
         return to_json(self.to_dict())
 
 
-_NUM_REPEATED = 8
-
-
-def _repeats_itself(text: str) -> bool:
-    """Its last lines, but for the one that was cut, are one or two and no more."""
-    lines = [line for line in text.splitlines() if line.strip()][-_NUM_REPEATED - 1 : -1]
-    return len(lines) == _NUM_REPEATED and len(set(lines)) <= 2
-
-
+_LONGEST_LOOP = 800
+"""Letters of a piece that a turn repeats."""
 _TRAJECTORY_FIELDS = ("schema_version", *(f.name for f in fields(Trajectory) if f.name != "schema_version"))
 _SEGMENT_FIELDS = tuple(f.name for f in fields(Segment))
 _CALL_FIELDS = tuple(f.name for f in fields(Call))

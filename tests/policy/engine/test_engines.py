@@ -383,3 +383,33 @@ async def test_the_host_gets_its_switch_interval_back(engine: str) -> None:
         assert min(seen) == pytest.approx(base.SWITCH_S)
     finally:
         sys.setswitchinterval(before_s)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_turn_that_goes_in_circles_ends_there_and_disturbs_nobody(engine: str) -> None:
+    net = tiny_models.model()
+    with torch.no_grad():  # a token then follows from the one before it alone, so that some token comes back
+        for layer in net.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+    async with policy(engine, net) as made:
+        prompts = [made.prompt(f"Question {number}?", "") for number in range(4)]
+        ends = [
+            await one(made, [prompt], stop=(), max_tokens=400, key=f"alone-{number}")
+            for number, prompt in enumerate(prompts)
+        ]
+        caught = [n for n, end in enumerate(ends) if end.finish == "length" and len(end.token_ids or ()) < 400]
+        assert caught
+        whole = await asyncio.gather(
+            *(one(made, [prompt], stop=(), max_tokens=400, key=str(number)) for number, prompt in enumerate(prompts))
+        )
+        assert [end.token_ids for end in whole] == [end.token_ids for end in ends]
+        again = [prompts[caught[0]], ends[caught[0]].segment(), made.insert(" Go on. ", "search")]
+        again.append((await one(made, again, stop=(), max_tokens=30, key=str(caught[0]))).segment())
+    assert worst_difference(net, [again], 0.0) < 1e-4
+    for number in caught:
+        prompt, ids = prompts[number].token_ids or [], ends[number].token_ids or []
+        plain = net.generate(torch.tensor([prompt]), max_new_tokens=400, do_sample=False)[0, len(prompt) :].tolist()
+        assert plain[: len(ids)] == ids
+        size = next(size for size in range(1, 161) if ids[-64 - size : -size] == ids[-64:])
+        assert plain[len(ids) - size :] == plain[len(ids) - 2 * size : -size], "what it left out is the same again"

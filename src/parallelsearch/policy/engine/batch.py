@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from parallelsearch.errors import PolicyError
+from parallelsearch.limits import LOOP_LENGTH, goes_in_circles
 from parallelsearch.policy.engine import draw
-from parallelsearch.policy.engine.base import Request
+from parallelsearch.policy.engine.base import LOOP_CHECK, Request
 from parallelsearch.policy.engine.model import ModelEngine, as_policy_error
 from parallelsearch.policy.engine.stops import StopBank
 
@@ -186,10 +187,18 @@ class _Step:
         self.codes = torch.where(runs, codes, self.codes)
         if self.streams:
             self._stream(tokens, runs)
+        if len(self.tokens) >= LOOP_LENGTH and len(self.tokens) % LOOP_CHECK == 0:
+            self._end_loops()
         cancelled = [row for row, request in enumerate(self.batch) if request.is_cancelled]
         if cancelled:
             self.codes[cancelled] = draw.VACANT
         return self.codes != draw.RUNNING
+
+    def _end_loops(self) -> None:
+        rows, codes = torch.stack(self.tokens, 1).tolist(), self.codes.tolist()
+        caught = [row for row, ids in enumerate(rows) if codes[row] == draw.RUNNING and goes_in_circles(ids)]
+        if caught:
+            self.codes[caught] = draw.FINISH.index("length")
 
     def _stream(self, tokens: Tensor, runs: Tensor) -> None:
         drawn, still = tokens.tolist(), runs.tolist()

@@ -329,7 +329,7 @@ class LlamaEngine(Engine):
             finish = "stop"
         elif self.model.ends(token):
             finish = "eos"
-        elif len(request.token_ids) >= request.max_new_tokens:
+        elif len(request.token_ids) >= request.max_new_tokens or request.is_caught:
             finish = "length"
         if finish is None:
             slot.pending = [token]

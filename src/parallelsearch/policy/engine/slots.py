@@ -333,6 +333,9 @@ class SlotEngine(ModelEngine):
             request.add(window.tokens[index], window.logprobs[index])
             code = window.codes[index]
             finish = draw.FINISH[code] if code < len(draw.FINISH) else None
+            if finish is None and request.is_caught:
+                self.decoder.vacate([slot])
+                finish = "length"
             if finish is not None:
                 self._leave(slot, request)
                 request.resolve(finish)

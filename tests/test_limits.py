@@ -1,0 +1,29 @@
+"""When a turn goes in circles, and when it only looks like it."""
+
+from __future__ import annotations
+
+import pytest
+
+from parallelsearch.limits import LONGEST_LOOP, goes_in_circles
+
+FAR = list(range(1000, 1100))
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 40, 64, 150, LONGEST_LOOP])
+def test_a_piece_three_times_is_a_loop_however_it_began(size: int) -> None:
+    piece = list(range(size))
+    times = max(3, -(-64 // size))
+    assert goes_in_circles(FAR + piece * times)
+    assert goes_in_circles(FAR + piece * times + piece[: size // 2]), "cut in the middle of the piece"
+    assert not goes_in_circles(FAR + piece * (times - 1))
+    assert not goes_in_circles(FAR + piece * times + [-1]), "it has gone on"
+
+
+def test_what_may_be_meant_is_no_loop() -> None:
+    assert not goes_in_circles([])
+    assert not goes_in_circles([5] * 63)
+    lines = [token for number in range(20) for token in (1, 2, 3, number, 4)]
+    assert not goes_in_circles(lines), "lines that differ in one word"
+    assert not goes_in_circles(list(range(LONGEST_LOOP + 1)) * 3)
+    assert goes_in_circles("Ra, " * 30)
+    assert not goes_in_circles("yes, " * 8)
