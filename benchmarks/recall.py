@@ -147,10 +147,11 @@ def build_all(arguments: argparse.Namespace, folder: Path) -> tuple[Path, dict[s
 
     size = "all" if arguments.max_passages is None else str(arguments.max_passages)
     build_s: dict[str, float] = {}
-    lexical = arguments.work / f"bm25-{size}"
+    weight = arguments.title_weight
+    lexical = arguments.work / (f"bm25-{size}" if weight == 1 else f"bm25-{size}-title-{weight}")
     if not arguments.dense_only and not is_built(lexical, "bm25"):
         start = time.perf_counter()
-        build_bm25(corpus(folder, arguments.max_passages), lexical)
+        build_bm25(corpus(folder, arguments.max_passages), lexical, title_weight=weight)
         build_s["bm25"] = time.perf_counter() - start
     dense: dict[str, Path] = {}
     for encoder in arguments.encoder:
@@ -299,6 +300,7 @@ def main() -> None:
     parser.add_argument("--max-passages", type=int, default=None)
     parser.add_argument("--max-questions", type=int, default=None)
     parser.add_argument("--work", type=Path, required=True, help="folder for the indexes")
+    parser.add_argument("--title-weight", type=int, default=1, help="how often BM25 counts the words of a title")
     parser.add_argument("--weights", type=float, nargs=2, default=None, help="of BM25 and of dense in the hybrid")
     parser.add_argument("--rrf-k", type=int, default=60)
     parser.add_argument("--dense-only", action="store_true", help="no BM25, no hybrid")

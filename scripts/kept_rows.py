@@ -4,7 +4,8 @@ A file holds the rows of one policy (one seed of it) on all sets: a line for eac
 line has the set, the rounds that were allowed, what was answered, the verdicts that the tables need, and, on the sets that
 the budget tables are about, where each piece of gold stands in the order of `parallelsearch budget`. What depends on the
 clock, tokens, and what is unknown are left out. `POLICY.jsonl.zst` is a policy of one seed; `POLICY.SEED.jsonl.zst` one of
-several seeds of a way of training.
+several seeds of a way of training. What was tried and is not taken further lies in `tried/`: it has a table of its own, and
+stands in no other.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ SHORTCUTS = {"agrees": "2wiki-mixed-agrees", "differs": "2wiki-mixed-differs"}
 TURNS = 4
 """The rounds that are allowed where nothing else is said."""
 _FILES = {WHOLE: "whole-question", LABELLED: "parts-as-labelled"}
+TRIED = "tried/"
+"""Before the names of policies that no table has but their own."""
 _ENDING = ".jsonl.zst"
 _KEPT = (
     "id",
@@ -140,6 +143,7 @@ class Kept:
     whole: list[Line] = field(default_factory=list)
     labelled: list[Line] = field(default_factory=list)
     policies: dict[str, list[list[Line]]] = field(default_factory=dict)
+    tried: dict[str, list[list[Line]]] = field(default_factory=dict)
 
 
 def policy_of(name: str) -> str:
@@ -152,7 +156,8 @@ def read_records(name: str) -> list[Record]:
 
 
 def read_all() -> Kept:
-    names = sorted(path.name.removesuffix(_ENDING) for path in ROWS.glob(f"*{_ENDING}"))
+    paths = [*ROWS.glob(f"*{_ENDING}"), *ROWS.glob(f"{TRIED}*{_ENDING}")]
+    names = sorted(path.relative_to(ROWS).as_posix().removesuffix(_ENDING) for path in paths)
     return as_kept({name: read_records(name) for name in names})
 
 
@@ -165,6 +170,8 @@ def as_kept(files: Mapping[str, Sequence[Record]]) -> Kept:
             kept.whole = lines
         elif name == _FILES[LABELLED]:
             kept.labelled = lines
+        elif name.startswith(TRIED):
+            kept.tried.setdefault(policy_of(name.removeprefix(TRIED)), []).append(lines)
         else:
             kept.policies.setdefault(policy_of(name), []).append(lines)
     return kept
@@ -179,8 +186,8 @@ def write_records(name: str, records: Iterable[Record]) -> Path:
         records, key=lambda one: (one["set"], one.get("turns", 0), one["dataset"] or "", one["kind"] or "", one["id"])
     )
     text = "".join(json.dumps(one, ensure_ascii=False, separators=(",", ":")) + "\n" for one in ordered)
-    ROWS.mkdir(exist_ok=True)
     path = ROWS / f"{name}{_ENDING}"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(zstandard.ZstdCompressor(level=22).compress(text.encode()))
     return path
 

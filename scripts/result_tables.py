@@ -97,7 +97,7 @@ def lines_of(kept: Kept, arm: str, holds: Holds, turns: int | None = TURNS) -> l
     if arm in (WHOLE, LABELLED):
         files, turns = [kept.whole if arm == WHOLE else kept.labelled], None
     else:
-        files = kept.policies.get(arm, [])
+        files = kept.policies.get(arm) or kept.tried.get(arm, [])
     chosen = [{one.id: one for one in lines if holds(one) and turns in (None, one.turns)} for lines in files]
     return _paired([seed for seed in chosen if seed])
 
@@ -167,7 +167,8 @@ def _bounded(name: str, found: Measured | None) -> Measured | None:
 
 def em_difference(a: Seeds, b: Seeds) -> Measured | None:
     a, b = paired(a, b)
-    return difference([[float(one.row.em) for one in seed] for seed in a], [[float(x.row.em) for x in y] for y in b])
+    found = difference([[float(one.row.em) for one in seed] for seed in a], [[float(x.row.em) for x in y] for y in b])
+    return found and replace(found, low=max(-1.0, found.low), high=min(1.0, found.high))
 
 
 def calls_ratio(a: Seeds, b: Seeds) -> Measured | None:
@@ -712,6 +713,42 @@ def wide_figures(kept: Kept) -> list[Figure]:
     ]  # fmt: skip
 
 
+_ONE_PASS = "one-pass-parallel"
+_TRIED: dict[str, tuple[Holds, int]] = {
+    **{name: _BRIEF[name] for name in list(_BRIEF)[:2]},
+    "two parallel rounds, made from pages": (SUBSETS["mixed-balanced"], MANY_ROUNDS),
+    **{name: _BRIEF[name] for name in list(_BRIEF)[3:]},
+    "demo, parallel": (OTHER_SUBSETS["demo, parallel"], TURNS),
+}
+_TRIED_SPLITS = ("dependency, parallel", "dependency, chains", "traps")
+
+
+def tried_table(kept: Kept) -> str:
+    """Cold starts of one pass with a few steps of RL, beside the policy that ships (two passes and more steps)."""
+    lines = []
+    for name, (holds, rounds) in _TRIED.items():
+        old, new = lines_of(kept, SHIPPED, holds), lines_of(kept, _ONE_PASS, holds)
+        twin = lines_of(kept, twin_of(_ONE_PASS), holds, rounds)
+        if not old or not new:
+            continue
+        (em_old,), (em_new, calls) = metrics(old, "em"), metrics(new, "em", "num_llm_calls")
+        em_twin, calls_twin = metrics(twin, "em", "num_llm_calls") if twin else (None, None)
+        called = f"{bare(calls, 2)}, {bare(calls_twin, 2)}" if twin else bare(calls, 2)
+        against = lead(em_difference(old, new)), lead(em_difference(twin, new) if twin else None)
+        lines.append(
+            [name, str(len(new[0])), bare(em_old), bare(em_new), against[0], bare(em_twin), against[1], called]
+        )
+    if not lines:
+        return NOTHING
+    head = ("EM", "n", SHIPPED, _ONE_PASS, "difference", twin_of(_ONE_PASS), "lead over it", "calls")
+    for name in _TRIED_SPLITS:
+        old, new = (
+            metrics(lines_of(kept, arm, OTHER_SUBSETS[name]), "decomposition_accuracy") for arm in (SHIPPED, _ONE_PASS)
+        )
+        lines.append([f"{name}: split rightly", "60", bare(old[0]), bare(new[0]), *"––––"])
+    return markdown(head, lines)
+
+
 TABLES: dict[str, Callable[[Kept], str]] = {
     "found": found_table,
     "brief": brief_table,
@@ -723,4 +760,5 @@ TABLES: dict[str, Callable[[Kept], str]] = {
     "wide_budget": wide_budget_table,
     "goals": goals_table,
     "others": others_table,
+    "tried": tried_table,
 }

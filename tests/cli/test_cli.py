@@ -112,6 +112,9 @@ def test_index_and_ask_over_ones_own_corpus(tmp_path):
     asked = run("ask", MONET, "--search", "bm25:my-index", "--json", cwd=tmp_path)
     assert json.loads(asked.stdout)["answer"] == "Camille Pissarro"
     fails(run("index", "corpus.jsonl", "--out", "my-index", cwd=tmp_path), 2, "my-index", "--overwrite")
+    weighed = run("index", "corpus.jsonl", "--out", "my-index", "--title-weight", "3", "--overwrite", cwd=tmp_path)
+    assert weighed.returncode == 0, weighed.stderr
+    assert json.loads((tmp_path / "my-index" / "manifest.json").read_text())["settings"]["title_weight"] == 3
 
 
 def test_index_names_the_bad_line_unless_told_to_skip(tmp_path):

@@ -258,6 +258,14 @@ def test_seeds_are_one_arm_and_widen_its_interval() -> None:
     assert goal(two, "parts covered, 2 parts").endswith("2 seeds")
 
 
+def test_what_was_tried_has_a_table_of_its_own_and_stands_in_no_other() -> None:
+    right, half = made(60, num_parts=2), made(60, num_parts=2, em=(True, False))
+    kept = as_kept({"rl-parallel.s1": right, "tried/one-pass-parallel.s1": half})
+    line = row_of_table(tables.tried_table(kept), "2 to 4 independent parts, made from pages", "60")
+    assert line[2:5] == ["1.000", ".500", "-.500 (-.633, -.367)"]
+    assert "one-pass" not in tables.wide_table(kept) + tables.brief_table(kept) + tables.goals_table(kept)
+
+
 def test_sets_with_scores_of_their_own() -> None:
     fan = made(4, "fanoutqa-corpus", kind="mixed", em=False, string_accuracy=(1.0, 0.5))
     traps = made(5, "traps", has_first_parts=(True, True, True, False, False))

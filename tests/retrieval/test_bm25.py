@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import bm25s
@@ -187,6 +188,23 @@ def test_scores_are_those_of_bm25s(tmp_path: Path):
     loaded = bm25s.BM25.load(tmp_path / "index", mmap=True)
     scores = loaded.retrieve([Analyzer().query_terms(queries[3])], k=5, show_progress=False).scores
     assert [hit.score for hit in find(retriever, queries[3], 5)] == pytest.approx(scores[0])
+
+
+@pytest.mark.parametrize("weight", [2, 3])
+def test_a_title_that_counts_twice_is_a_title_written_twice(tmp_path: Path, weight: int):
+    passages = words_corpus(200)
+    written = [replace(passage, title=" ".join([passage.title] * weight)) for passage in passages]
+    build_bm25(passages, tmp_path / "weighed", title_weight=weight)
+    build_bm25(written, tmp_path / "written")
+    weighed = BM25Retriever(tmp_path / "weighed")
+    assert weighed.describe()["settings"]["title_weight"] == weight
+    memory = BM25Retriever.from_passages(passages, title_weight=weight)
+    for query in [f"w{n} w{n * 7 % 300}" for n in range(30)]:
+        expected = [(hit.id, hit.score) for hit in find(BM25Retriever(tmp_path / "written"), query, 20)]
+        assert [(hit.id, hit.score) for hit in find(weighed, query, 20)] == expected
+        assert [hit.id for hit in find(memory, query, 20)] == [id for id, _ in expected]
+    with pytest.raises(UsageError, match="whole number from 1 to 20, not 0"):
+        build_bm25(passages, tmp_path / "none", title_weight=0)
 
 
 def test_many_runs_make_the_same_index_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

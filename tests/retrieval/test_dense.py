@@ -350,6 +350,8 @@ def test_an_index_built_with_faiss_is_searched_with_it(kind: str, tiny: str, tmp
     assert DenseRetriever(dense).describe()["index"] == "exact"
     with pytest.raises(UsageError, match="dense or hybrid"):
         build_index(corpus, tmp_path / "other", kind="bm25", faiss="ivf")
+    with pytest.raises(UsageError, match="--title-weight goes with --kind bm25 or hybrid, not with 'dense'"):
+        build_index(corpus, tmp_path / "other", kind="dense", encoder=tiny, title_weight=3)
 
 
 def test_the_default_number_of_lists_finds_nearly_everything() -> None:

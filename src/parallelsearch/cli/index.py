@@ -27,6 +27,9 @@ def index(
         str | None, typer.Option(help="For dense: cpu, cuda, cuda:1. Default: a GPU if there is one.")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="For dense: passages encoded at once.")] = 64,
+    title_weight: Annotated[
+        int, typer.Option(min=1, help="For bm25 and hybrid: how often a title's words count. 3 where titles are names.")
+    ] = 1,
     chunk_words: Annotated[int | None, typer.Option(help="Cut long texts into passages of this many words.")] = None,
     chunk_overlap: Annotated[int, typer.Option(help="Words two neighbouring passages share.")] = 20,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out instead of stopping.")] = False,
@@ -62,6 +65,7 @@ def index(
             faiss=faiss,
             device=device,
             batch_size=batch_size,
+            title_weight=title_weight,
             chunk_words=chunk_words,
             chunk_overlap=chunk_overlap,
             skip_bad=skip_bad,

@@ -28,6 +28,7 @@ from parallelsearch.retrieval.terms import Analyzer, split_words
 
 KIND = "bm25"
 DEFAULT_K1, DEFAULT_B = 1.2, 0.75
+MAX_TITLE_WEIGHT = 20
 
 OnProgress = Callable[[int, int | None], None]
 """Called with the number of passages so far and, where it is known, of all."""
@@ -43,10 +44,10 @@ class _Counts:
 
     RUN_TERMS = 8_000_000  # about 300 MB while a run is being sorted
 
-    def __init__(self, analyzer: Analyzer, folder: Path | None = None) -> None:
+    def __init__(self, analyzer: Analyzer, folder: Path | None = None, title_weight: int = 1) -> None:
         self.vocabulary: dict[str, int] = {}
         self.lengths = array("i")
-        self._analyzer, self._folder = analyzer, folder
+        self._analyzer, self._folder, self._title_weight = analyzer, folder, title_weight
         self._words: dict[str, int] = {}  # word -> its term's number; saves stemming a word twice
         self._terms = array("i")
         self._first_row = 0
@@ -55,8 +56,8 @@ class _Counts:
     def add(self, passage: Passage) -> None:
         known = self._words
         before = len(self._terms)
-        for text in (passage.title, passage.text):
-            words = split_words(text)
+        for text, weight in ((passage.title, self._title_weight), (passage.text, 1)):
+            words = split_words(text) * weight
             try:
                 self._terms.extend([known[word] for word in words])
             except KeyError:
@@ -159,6 +160,7 @@ def build_bm25(
     stemmer: str | None = "english",
     k1: float = DEFAULT_K1,
     b: float = DEFAULT_B,
+    title_weight: int = 1,
     chunk_words: int | None = None,
     chunk_overlap: int = DEFAULT_CHUNK_OVERLAP,
     skip_bad: bool = False,
@@ -166,10 +168,11 @@ def build_bm25(
     on_progress: OnProgress | None = None,
 ) -> BuildReport:
     """Build a BM25 index folder from a corpus (see `read_corpus`) or from passages. `out` appears only when it is whole.
+    `title_weight`: how often the words of a title count.
 
     A bad record raises `DataError`, or is counted and left out with `skip_bad`.
     """
-    _check_parameters(k1, b)
+    _check_parameters(k1, b, title_weight)
     start = time.monotonic()
     analyzer = Analyzer(stemmer)
     report = CorpusReport()
@@ -178,7 +181,7 @@ def build_bm25(
     )
     total = len(source) if isinstance(source, Sequence) and not isinstance(source, str) else None
     with IndexBuilder(out, KIND, overwrite=overwrite) as build:
-        counts = _Counts(analyzer, build.folder)
+        counts = _Counts(analyzer, build.folder, title_weight)
         with PassageWriter(build.folder) as writer:
             for passage in report.count(passages):
                 writer.append(passage)
@@ -207,7 +210,7 @@ def build_bm25(
         manifest = build.finish(
             corpus_sha256=writer.corpus_sha256,
             num_passages=writer.num_passages,
-            settings={"analyzer": analyzer.settings, "k1": k1, "b": b, "num_terms": len(counts.vocabulary)},
+            settings=_settings(analyzer, k1, b, title_weight, len(counts.vocabulary)),
         )
     if on_progress is not None:
         on_progress(manifest.num_passages, manifest.num_passages)
@@ -225,9 +228,17 @@ def build_bm25(
 _VOCABULARY = "vocab.index.json"
 
 
-def _check_parameters(k1: float, b: float) -> None:
+def _check_parameters(k1: float, b: float, title_weight: int) -> None:
     if not (0 <= k1 < float("inf") and 0 <= b <= 1):
         raise UsageError(f"k1 must be at least 0 and b between 0 and 1; found k1={k1}, b={b}")
+    if not 1 <= title_weight <= MAX_TITLE_WEIGHT:
+        raise UsageError(f"the title weight is a whole number from 1 to {MAX_TITLE_WEIGHT}, not {title_weight}")
+
+
+def _settings(analyzer: Analyzer, k1: float, b: float, title_weight: int, num_terms: int) -> dict[str, Any]:
+    """What tells one index of a corpus from another. A weight of 1 is not named: there was no other for long."""
+    weight = {} if title_weight == 1 else {"title_weight": title_weight}
+    return {"analyzer": analyzer.settings, "k1": k1, "b": b, **weight, "num_terms": num_terms}
 
 
 def _nothing(report: CorpusReport) -> str:
@@ -297,15 +308,16 @@ class BM25Retriever(BlockingRetriever):
         stemmer: str | None = "english",
         k1: float = DEFAULT_K1,
         b: float = DEFAULT_B,
+        title_weight: int = 1,
         num_threads: int = 1,
     ) -> BM25Retriever:
         """The same over a few thousand passages in memory, without a folder."""
-        _check_parameters(k1, b)
+        _check_parameters(k1, b, title_weight)
         held = list(passages_of(passages))
         if not held:
             raise DataError("passages", None, "there are no passages to index")
         analyzer = Analyzer(stemmer)
-        counts = _Counts(analyzer)
+        counts = _Counts(analyzer, title_weight=title_weight)
         for passage in held:
             counts.add(passage)
         arrays: dict[str, Any] = {"num_docs": len(held)}
@@ -318,7 +330,7 @@ class BM25Retriever(BlockingRetriever):
         counts.weigh(k1, b, new)
         scorer = _bm25s().BM25(k1=k1, b=b, method="lucene")
         scorer.scores, scorer.nonoccurrence_array = arrays, None
-        settings = {"analyzer": analyzer.settings, "k1": k1, "b": b, "num_terms": len(counts.vocabulary)}
+        settings = _settings(analyzer, k1, b, title_weight, len(counts.vocabulary))
         self = cls.__new__(cls)
         about = {"kind": KIND, "corpus_sha256": corpus_sha256(held), "num_passages": len(held), "settings": settings}
         self._set(about, analyzer, held, counts.vocabulary, scorer)

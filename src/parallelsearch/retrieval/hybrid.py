@@ -186,6 +186,7 @@ def build_hybrid(
     dtype: str = "float32",
     batch_size: int = 64,
     device: str | None = None,
+    title_weight: int = 1,
     chunk_words: int | None = None,
     chunk_overlap: int = DEFAULT_CHUNK_OVERLAP,
     skip_bad: bool = False,
@@ -203,11 +204,13 @@ def build_hybrid(
         raise UsageError(f"there is a hybrid index at '{out}' already. To replace it, add --overwrite")
     lexical, dense = (out / name for name in PART_FOLDERS)
     is_kept = not overwrite and _is_index(lexical, "bm25")
+    is_kept = is_kept and open_manifest(lexical, "bm25").settings.get("title_weight", 1) == title_weight
     seconds = 0.0
     if not is_kept:
         first = build_bm25(
             source,
             lexical,
+            title_weight=title_weight,
             chunk_words=chunk_words,
             chunk_overlap=chunk_overlap,
             skip_bad=skip_bad,

@@ -27,6 +27,7 @@ def build_index(
     faiss: str | None = None,
     device: str | None = None,
     batch_size: int = 64,
+    title_weight: int = 1,
     chunk_words: int | None = None,
     chunk_overlap: int = 20,
     skip_bad: bool = False,
@@ -44,10 +45,12 @@ def build_index(
     encoding: dict[str, Any] = {"device": device, "batch_size": batch_size}
     if faiss is not None and kind not in ("dense", "hybrid"):
         raise UsageError(f"--faiss goes with --kind dense or hybrid, not with '{kind}'")
+    if title_weight != 1 and kind not in ("bm25", "hybrid"):
+        raise UsageError(f"--title-weight goes with --kind bm25 or hybrid, not with '{kind}'")
     if kind == "bm25":
         from parallelsearch.retrieval.bm25 import build_bm25
 
-        report = build_bm25(corpus, out, **shared)
+        report = build_bm25(corpus, out, title_weight=title_weight, **shared)
     elif kind == "dense":
         from parallelsearch.retrieval.dense import build_dense
 
@@ -55,7 +58,7 @@ def build_index(
     elif kind == "hybrid":
         from parallelsearch.retrieval.hybrid import build_hybrid
 
-        report = build_hybrid(corpus, out, encoder, dtype=dtype, **encoding, **shared)
+        report = build_hybrid(corpus, out, encoder, dtype=dtype, title_weight=title_weight, **encoding, **shared)
     elif kind == "milvus":
         from parallelsearch.retrieval.milvus import build_milvus
 
