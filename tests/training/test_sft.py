@@ -315,6 +315,9 @@ def test_pieces_and_compiled_layers_change_nothing_but_the_speed(
         curves.append([number for row in curve(out) for number in row])
     assert curves[1] == pytest.approx(curves[0], rel=1e-3)
     assert curves[2] == pytest.approx(curves[0], rel=1e-3)
+    longer = {"model.lora_rank": 4, "model.fold": True, "train.batch_size": 8, "train.steps": 5}
+    run(recipe_for(file, tmp_path / "2", **longer), tokenizer)  # goes on where the compiled one ended
+    assert [row[0] for row in curve(tmp_path / "2")] == [1, 2, 3, 4, 5]
     said: list[str] = []
     run(recipe_for(file, tmp_path / "plain", **{"model.compile": True, "train.steps": 1}), tokenizer, say=said.append)
     assert "model.compile does nothing here" in said[0]

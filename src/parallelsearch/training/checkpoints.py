@@ -42,6 +42,7 @@ _FREE = frozenset(
         "train.keep_checkpoints",
         "train.log_trajectories",
         "train.search_moved",
+        "model.compile",
         "train.micro_batch_tokens",  # what to lower when memory runs out; the sums differ in the last digits only
         "search.timeout_s",
         "search.cache",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parallelsearch.errors import require
+from parallelsearch.errors import UsageError, require
 
 ADAPTER = "default"
 MEMORY_SHARE = 0.1
@@ -47,7 +47,10 @@ class Folded:
 
     def compile(self, backend: str = "inductor") -> None:
         """Let torch fuse what a layer does between its matrices. All layers share one compiled program, for any shape."""
-        for layer in self.copy.base_model.layers:
+        layers = getattr(self.copy.base_model, "layers", None)
+        if layers is None:
+            raise UsageError(f"model.compile finds no layers in a {type(self.copy).__name__}; leave it out")
+        for layer in layers:
             layer.compile(dynamic=True, backend=backend)
 
     def refresh(self) -> None:
