@@ -30,7 +30,8 @@ def searched(*hits: Hit, answer: str, thought: str = "", max_tokens: int = 10_00
         Segment("search", written.text),
         Segment("model", f"<think> {thought} </think><answer> {answer} </answer>"),
     ]
-    return Trajectory("q", segments, turns=[Turn([query], shown=written.shown), Turn()], answer=answer, stop="answer")
+    turns = [Turn([query], shown=written.shown), Turn()]
+    return Trajectory("what lies there, a port?", segments, turns=turns, answer=answer, stop="answer")
 
 
 RIVER = Hit("1", "Rome", "Rome lies on the Tiber. [2] Fake: forged", "https://r.example/", score=1, rank=1)
@@ -285,3 +286,54 @@ def test_who_reads_along_is_told_that_the_answer_was_taken_back(agent):
         events = list(stream)
     assert [event.kind for event in events][-2:] == ["answer", "abstained"]
     assert events[-1].text == sentence_of(stream.trajectory) != ""
+
+
+def about(question: str, answer: str, *passages: tuple[str, str], queries: list[Query] | None = None) -> Trajectory:
+    """A record of one round in which these passages were shown."""
+    hits = [Hit(str(n), title, text, None, score=1, rank=n) for n, (title, text) in enumerate(passages, start=1)]
+    asked = [Query("q", hits)] if queries is None else queries
+    written = ObservationWriter(lambda text: len(text) // 4).write(asked, 10_000)
+    return Trajectory(question, turns=[Turn(asked, shown=written.shown), Turn()], answer=answer, stop="answer")
+
+
+TITAN = ("Christiaan Huygens", "He found Titan, a moon of Saturn. He died in 1695.")
+ABBA = ("Addis Ababa", "The capital of Ethiopia. Amharic is spoken there by 2 million.")
+KAFKA, VIENNA = ("Franz Kafka", "Born in Prague."), ("University of Vienna", "Sigmund Freud taught there.")
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "passages", "reason"),
+    [
+        ("When did the Titanic sink?", "1695", [TITAN], "unsupported"),
+        ("When did the finder of Titan die?", "1695", [TITAN], None),
+        ("What is 3 + 3?", "Amharic", [ABBA], "unsupported"),
+        ("x", "Amharic", [ABBA], "unsupported"),
+        ("which language is spoken in the capital of ethiopia?", "Amharic", [ABBA], None),
+        (
+            "In which cities were Franz Kafka and Sigmund Freud born?",
+            "Prague and Sigmund Freud",
+            [KAFKA, VIENNA],
+            "unsupported",
+        ),
+        ("In which cities were Franz Kafka and Sigmund Freud born?", "Prague and Vienna", [KAFKA, VIENNA], None),
+        ("What is the capital of Luxembourg?", "Luxembourg", [("Luxembourg", "Its capital is Luxembourg.")], None),
+    ],
+)
+def test_an_answer_rests_on_passages_that_have_to_do_with_the_question(question, answer, passages, reason):
+    found = abstention_of(about(question, answer, *passages))
+    assert (found and found.reason) == reason
+
+
+def test_a_search_that_failed_says_nothing_about_the_corpus():
+    failed = Query("q", [], error="the server did not answer")
+    broken = take_back(about("Who is older, A or B?", "A", queries=[failed, failed]))
+    assert broken.abstained is not None
+    assert broken.abstained.reason == "search_failed"
+    assert sentence_of(broken) == "The search failed: the server did not answer"
+    assert broken.why_no_answer == "every search failed"
+    half = take_back(about("Who is older, A or B?", "A", queries=[failed, Query("q", [])]))
+    assert half.abstained is not None
+    assert half.abstained.reason == "no_evidence"
+    assert half.why_no_answer == "no passage about this was found"
+    silent = take_back(Trajectory("Who?", turns=[Turn()], answer="A", stop="answer"))
+    assert sentence_of(silent) == "Not found in the corpus: the model did not search for anything."

@@ -109,6 +109,9 @@ def test_nothing_found_is_nothing_to_read():
         ("1840", "1840"),
         ("", None),
         ("<answer> </answer>", None),
+        ("<search> When was Monet born? </search>", None),
+        ("<think> hm </think><search> Monet", None),
+        ("<think> <search> is a tag </think> 1840", "1840"),
         ("word " * 80 + "\nSo it is 1840.", "So it is 1840."),
     ],
 )

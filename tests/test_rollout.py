@@ -171,6 +171,17 @@ async def test_why_there_is_no_answer_names_the_limit(echo):
     assert searched.why_no_answer == "max_turns=2 rounds of search did not lead to one"
     silent = await rollout(Q, script(*["well"] * 5, "<think> hm"), Search(echo()))
     assert "none of 6 turns searched or answered" in silent.why_no_answer
+    poor = await rollout(Q, script(*turns), Search(echo()), Limits(max_billed_tokens=100))
+    assert poor.why_no_answer == "max_billed_tokens=100 or max_tokens=6000 left no room to go on"
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_two_searches_in_a_turn_are_one(echo, streams):
+    both = "<think> t </think><search> a </search>\n<search> b </search>"
+    policy = script(both, render_turn("t", answer="x"))
+    found = await rollout(Q, policy, Search(echo()), streaming_dispatch=streams)
+    assert [query.text for query in found.turns[0].queries] == ["a", "b"]
+    assert found.turns[0].problems == ["several_searches"]
 
 
 def test_a_notice_shows_no_action_to_copy():

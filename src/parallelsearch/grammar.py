@@ -496,6 +496,18 @@ class TurnParts:
         return found
 
 
+def search_behind(text: str) -> int | None:
+    """What stands behind a search that is closed: how much of it is another search that belongs to it, closed as well. 0 if
+    that is still to come, None if something else stands there."""
+    between = _BETWEEN_SEARCHES.match(text)
+    assert between is not None  # it matches the empty text too
+    tag, at = opening(SEARCH), between.end()
+    if not text.startswith(tag, at):
+        return 0 if tag.startswith(text[at:]) else None
+    end = text.find(closing(SEARCH), at)
+    return 0 if end < 0 else end + len(closing(SEARCH))
+
+
 def _safe_end(text: str, start: int) -> int:
     """Up to where `text` cannot be the beginning of a tag: only its last angle bracket may begin one."""
     at = text.rfind("<", max(start, len(text) - _LONGEST_TAG + 1))

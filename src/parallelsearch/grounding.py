@@ -4,9 +4,10 @@ A source is a passage the model was shown, under the number it saw. A citation i
 holds its words, or, where the answer is computed (yes, no, a count, one of the alternatives offered), one about a thing
 asked. A number that names nothing is no citation: it is taken out of the answer and reported.
 
-`abstention_of` reads a record and says why its answer should not be given: there is none, the model says itself that it
-found none, no passage was shown, none that has to do with the question holds the answer's words, or a thing compared was
-not found. To do with the question: a passage mentions a name of the question, or one that leads on from such a passage.
+`abstention_of` reads a record and says why its answer should not be given: every search failed, there is none, the model
+says itself that it found none, no passage was shown, none that has to do with the question holds the answer's words, or a
+thing compared was not found. To do with the question: a passage mentions a name of the question, or one that leads on from
+such a passage; where the question has no name in it, one of its longer words.
 Nothing here judges whether a passage proves the answer; a misread passage is not noticed.
 """
 
@@ -27,6 +28,14 @@ from parallelsearch.trajectory import Abstention, Trajectory
 _NUMBERS = re.compile(r"(?<!\s)\s*+\[(\d{1,4}(?:\s*+,\s*+\d{1,4})*)\]")
 _BETWEEN_PARTS = re.compile(r"[,;&]|\band\b", re.IGNORECASE)
 _YES_OR_NO = ("yes", "no")
+# fmt: off
+_ASKING = frozenset((
+    "what", "which", "when", "where", "whose", "whom", "does", "have", "been", "were", "there", "many", "much",
+    "long", "this", "that", "these", "those", "with", "from", "into", "than", "then", "they", "them", "their",
+    "would", "could", "should", "please", "tell", "know", "name", "give", "find",
+))
+# fmt: on
+"""Longer words of a question that say nothing about what it is about."""
 _NONE_OR_ALL = re.compile(r"(?:none|neither|all|both)(?: of (?:them|these)| (?:three|four|five|six|seven|eight))?")
 _ASKS_FOR_NUMBER = re.compile(
     r"\bhow (?:many|much|long|old|far|tall)\b|\bdifference\b|\b(?:years?|days|months|decades|centuries) "
@@ -165,14 +174,6 @@ def _citation(source: Source, basis: Basis) -> Citation:
 
 # ---- when to abstain -------------------------------------------------------------------------------------------------
 
-_SENTENCES = {
-    "no_answer": "Not found in the corpus: the searches did not lead to an answer.",
-    "not_found": "Not found in the corpus: what was found does not answer this.",
-    "no_evidence": "Not found in the corpus: no passage about this was found.",
-    "unsupported": "Not found in the corpus: none of the passages found says so.",
-    "parts_missing": "Not found in the corpus: there is no passage about every thing that is compared.",
-}
-
 
 def sentence_of(trajectory: Trajectory) -> str:
     """What a person is told in place of an answer that was taken back."""
@@ -181,7 +182,12 @@ def sentence_of(trajectory: Trajectory) -> str:
         return ""
     if abstained.reason == "no_answer" and trajectory.stop != "answer":
         return f"No answer was found: {trajectory.why_no_answer}."
-    return _SENTENCES[abstained.reason]
+    if abstained.reason == "search_failed":
+        errors = [query.error for query in trajectory.queries if query.error]
+        return f"The search failed: {errors[0]}" if errors else "The search failed."
+    if abstained.reason == "no_evidence" and not trajectory.queries:
+        return "Not found in the corpus: the model did not search for anything."
+    return f"Not found in the corpus: {abstained.words}."
 
 
 def take_back(trajectory: Trajectory) -> Trajectory:
@@ -198,11 +204,13 @@ def abstention_of(trajectory: Trajectory) -> Abstention | None:
     if trajectory.stop == "error":
         return None
     plain = _NUMBERS.sub("", answer or "").strip()
+    sources = sources_of(trajectory)
+    if not sources and trajectory.queries and all(query.error is not None for query in trajectory.queries):
+        return Abstention("search_failed", answer)
     if not plain:
         return Abstention("no_answer", answer)
     if says_not_found(plain):
         return Abstention("not_found", answer)
-    sources = sources_of(trajectory)
     if not sources:
         return Abstention("no_evidence", answer)
     evidence = _Evidence(trajectory, sources)
@@ -232,12 +240,15 @@ class _Evidence:
         self._parts = self._parts or list(next(compared(self.question), ()))
         self._compares = bool(self._parts)
         self._parts = self._parts or names_in(self.question)
+        self._asked = {_plain(name) for name in names_in(self.question)}
 
     def holders(self, answer: str) -> list[int]:
         """The sources to do with the question that hold the answer word for word, or else each a part of it (`Paris and
         Rome`), if none is missing."""
         related = self._related()
         parts = [_plain(part) for part in _BETWEEN_PARTS.split(answer)]
+        if len(parts) > 1 and any(" " in part and part in self._asked for part in parts):
+            parts = []  # `Prague and Sigmund Freud`: who was asked about is no answer
         for wanted in ([_plain(answer)], [part for part in parts if part]):
             found = {want: [n for n in related if want and f" {want} " in self._texts[n]] for want in wanted}
             if wanted and all(found.values()) and not any(want in _YES_OR_NO for want in wanted):
@@ -246,10 +257,10 @@ class _Evidence:
 
     def _related(self) -> list[int]:
         """The sources that mention a name asked for: one of the question, or one that a source which is itself related
-        mentions, and that a sub-query asked for or a source is about. All of them where the question has no name in it."""
+        mentions, and that a sub-query asked for or a source is about. Where the question has no name in it, its longer words
+        are what is asked for."""
         names = set(names_in(self.question))
-        if not names:
-            return [source.number for source in self.sources]
+        names = names or {word for word in _plain(self.question).split() if word not in _ASKING and _is_telling(word)}
         related: set[int] = set()
         while True:
             more = {number for number in self._texts if any(self._mentions(number, name) for name in names)}
@@ -276,15 +287,19 @@ class _Evidence:
         """Two words of a name must both be there, of more two thirds: `the first modern Olympic Games` is `1896 Summer
         Olympics`."""
         text, stems = self._texts[number], _stems(name)
-        num_found = sum(f" {stem}" in text for stem in stems)
+        num_found = sum((f" {stem} " if stem.isdigit() else f" {stem}") in text for stem in stems)
         return num_found == len(stems) or (num_found >= 2 and 3 * num_found >= 2 * len(stems))
+
+
+def _is_telling(word: str) -> bool:
+    return len(word) > 3 or word.isdigit()
 
 
 @lru_cache(maxsize=4096)
 def _stems(name: str) -> tuple[str, ...]:
-    """The words of a name, each without its last letters: `Australian` is found in `Australia`."""
-    words = [word for word in _plain(name).split() if len(word) > 3 or word.isdigit()] or _plain(name).split()
-    return tuple(word if len(word) < 6 or word.isdigit() else word[: max(5, len(word) - 2)] for word in words)
+    """The words of a name, each without its last letters: `Australian` is found in `Australia`, `Titanic` not in `Titan`."""
+    words = [word for word in _plain(name).split() if _is_telling(word)] or _plain(name).split()
+    return tuple(word if len(word) < 6 or word.isdigit() else word[: -1 if len(word) < 8 else -2] for word in words)
 
 
 def nearest(sources: Iterable[Source], most: int = 3) -> list[Source]:

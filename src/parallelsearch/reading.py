@@ -58,6 +58,8 @@ def answer_in(text: str) -> str | None:
     if tagged:
         return tagged
     plain = text.rpartition(grammar.closing(grammar.THINK))[2].strip()
+    if grammar.opening(grammar.SEARCH) in plain:
+        return None  # it wants to search, and a reader cannot
     for tag in (grammar.opening(grammar.ANSWER), grammar.closing(grammar.ANSWER)):
         plain = plain.replace(tag, "").strip()
     if len(plain.split()) <= _MAX_UNTAGGED_WORDS:

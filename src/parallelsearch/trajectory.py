@@ -8,7 +8,7 @@ field of a bad record and accepts files written by hand with only `question`, `g
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -28,7 +28,7 @@ SCHEMA_VERSION = 1
 
 Author = Literal["prompt", "model", "search", "notice"]
 Kind = Literal["parallel", "sequential", "single", "mixed"]
-AbstainReason = Literal["no_answer", "not_found", "no_evidence", "unsupported", "parts_missing"]
+AbstainReason = Literal["no_answer", "not_found", "search_failed", "no_evidence", "unsupported", "parts_missing"]
 Stop = Literal["answer", "max_turns", "max_tokens", "timeout", "error"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 STOPS: tuple[Stop, ...] = get_args(Stop)
@@ -187,10 +187,25 @@ class Reading:
 @dataclass(slots=True)
 class Abstention:
     """Why an answer was not given (`grounding.abstention_of`), and what the model had said. `not_found`: it said itself that
-    it found nothing. `parts_missing`: of something that is compared nothing was found."""
+    it found nothing. `search_failed`: of all searches, so that nobody can say what the corpus holds. `parts_missing`: of
+    something that is compared nothing was found."""
 
     reason: AbstainReason
     answer: str | None = None
+
+    @property
+    def words(self) -> str:
+        return _WHY_TAKEN_BACK[self.reason]
+
+
+_WHY_TAKEN_BACK: dict[AbstainReason, str] = {
+    "no_answer": "the searches did not lead to an answer",
+    "not_found": "what was found does not answer this",
+    "search_failed": "every search failed",
+    "no_evidence": "no passage about this was found",
+    "unsupported": "none of the passages found says so",
+    "parts_missing": "there is no passage about every thing that is compared",
+}
 
 
 @dataclass(slots=True)
@@ -289,6 +304,8 @@ class Trajectory:
             return None
         if self.error is not None:
             return self.error
+        if self.abstained is not None and self.stop == "answer":
+            return self.abstained.words
         limits, num_turns = self.limits or {}, len(self.turns)
         idle = [turn for turn in self.turns if turn.was_written and turn.action is None]
         cut = sum(turn.finish == "length" for turn in idle)
@@ -306,7 +323,7 @@ class Trajectory:
             )
         reasons = {
             "max_turns": f"max_turns={limits.get('max_turns')} rounds of search did not lead to one",
-            "max_tokens": f"max_tokens={limits.get('max_tokens')} left no room to go on",
+            "max_tokens": f"{_all_set(limits, 'max_cost', 'max_billed_tokens', 'max_tokens')} left no room to go on",
             "timeout": f"timeout_s={limits.get('timeout_s')} was over",
         }
         return reasons.get(self.stop or "", "it is unfinished")
@@ -382,6 +399,10 @@ class Trajectory:
 
     def to_json(self) -> str:
         return to_json(self.to_dict())
+
+
+def _all_set(limits: Mapping[str, Any], *names: str) -> str:
+    return " or ".join(f"{name}={limits[name]}" for name in names if limits.get(name) is not None)
 
 
 _LONGEST_LOOP = 800

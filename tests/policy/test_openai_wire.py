@@ -525,3 +525,31 @@ def test_a_turn_needs_no_garbage_collector() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+@pytest.mark.parametrize(
+    ("behind", "kept", "ran_on"),
+    [
+        ("<search> b </search>", True, False),
+        ("\n2. <search> b </search>\n", True, False),
+        ("<search> b </search> and so on", True, True),
+        (" and so on", False, True),
+        ("<search> b", False, False),  # it was never closed
+    ],
+)
+def test_a_server_that_passes_the_stop_string_may_write_another_search(
+    size: int, behind: str, kept: bool, ran_on: bool
+) -> None:
+    said: list[str] = []
+    turn = Turn(grammar.STOP_STRINGS, said.append)
+    text = f"<think> t </think><search> a </search>{behind}"
+    for start in range(0, len(text), size):
+        if not turn.ran_on:
+            turn.feed({"choices": [{"delta": {"content": text[start : start + size]}}]})
+    found = turn.generation(len)
+    parsed = grammar.parse_turn(found.text)
+    assert list(parsed.queries) == (["a", "b"] if kept else ["a"])
+    assert [problem.code for problem in parsed.problems] == (["several_searches"] if kept else [])
+    assert "".join(said) == found.text
+    assert turn.ran_on == ran_on

@@ -60,7 +60,7 @@ def ask(
 ) -> None:
     """Ask a question and watch it split, searched and answered.
 
-    Exit status: 0 with an answer, 3 without one.
+    Exit status: 0 with an answer, 3 without one, 1 where every search failed.
 
     Example: parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?"
     """
@@ -107,4 +107,5 @@ def ask(
     if trajectory.stop == "error":
         raise ParallelSearchError(trajectory.error or "the policy failed")
     if trajectory.answer is None:
-        raise typer.Exit(NO_ANSWER)
+        failed = trajectory.abstained is not None and trajectory.abstained.reason == "search_failed"
+        raise typer.Exit(1 if failed else NO_ANSWER)

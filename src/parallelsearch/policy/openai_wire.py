@@ -164,6 +164,7 @@ class Turn:
         self._usage: dict[str, int] | None = None
         self._content = ""
         self._half = ""
+        self._behind = ""  # what came behind the stop string, and may belong to it
         self._text = ""
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
@@ -302,7 +303,8 @@ class Turn:
         if not piece:
             return
         if self.has_stopped:
-            self.ran_on = True
+            self._behind += piece
+            self._read_behind()
             return
         if self._half or not piece.isascii():
             piece, self._half = whole_start(self._half + piece)
@@ -317,10 +319,25 @@ class Turn:
         end = first_stop_end(self._content, self._stop, max(0, num_before - self._longest_stop + 1))
         if end is not None:
             self.has_stopped = True
-            self.ran_on = end < len(self._content)
-            piece = piece[: len(piece) - (len(self._content) - end)]
+            self._behind = self._content[end:]
+            piece = piece[: len(piece) - len(self._behind)]
             self._content = self._content[:end]
         self._emit(piece)
+        if self._behind:
+            self._read_behind()
+
+    def _read_behind(self) -> None:
+        """The server passes the stop string. Another search right behind a search belongs to it; at anything else the turn
+        is over."""
+        is_search = self._content.endswith(grammar.closing(grammar.SEARCH))
+        while (size := grammar.search_behind(self._behind) if is_search else None) is not None:
+            if not size:
+                return  # it may still become one
+            self._count_chars(size)
+            self._content += self._behind[:size]
+            self._emit(self._behind[:size])
+            self._behind = self._behind[size:]
+        self.ran_on = True
 
     def _count_chars(self, number: int) -> None:
         self._num_chars += number
@@ -363,7 +380,8 @@ class Turn:
         if len(self._text) < len(self.said):
             raise PolicyError("the server broke off and said less the second time, after more had been passed on")
         # Ids are ids of this very text only if nothing was cut off, put back, or moved into a thought by the server.
-        is_exact = bool(self._token_ids) and not self.ran_on and restored is None and not self._thought.text
+        is_cut = self.ran_on or bool(self._behind)
+        is_exact = bool(self._token_ids) and not is_cut and restored is None and not self._thought.text
         ids = self._token_ids if is_exact else None
         return Generation(
             self._text,
@@ -456,6 +474,15 @@ def first_stop_end(text: str, stop: Sequence[str], start: int = 0) -> int | None
     """Where the stop string that is complete first ends."""
     ends = [at + len(string) for string in stop if (at := text.find(string, start)) >= 0]
     return min(ends, default=None)
+
+
+def whole_end(text: str, stop: Sequence[str]) -> int | None:
+    """Where a turn ends: with the stop string that is complete first, or the searches right behind a search."""
+    end = first_stop_end(text, stop)
+    if end is not None and text.endswith(grammar.closing(grammar.SEARCH), 0, end):
+        while size := grammar.search_behind(text[end:]):
+            end += size
+    return end
 
 
 def _reported_error(error: object) -> PolicyError | TransientError:

@@ -20,7 +20,7 @@ from typing import Any
 from parallelsearch import grammar
 from parallelsearch.errors import DataError, PolicyError, UsageError
 from parallelsearch.policy.base import Finish, Generation, OnText, Policy, Sampling
-from parallelsearch.policy.openai_wire import first_stop_end
+from parallelsearch.policy.openai_wire import whole_end
 from parallelsearch.trajectory import Segment
 
 _CHARS_PER_TOKEN = 4
@@ -121,8 +121,8 @@ class ScriptedPolicy(Policy):
 
 
 def _cut(text: str, stop: Sequence[str], max_tokens: int) -> tuple[str, Finish]:
-    """What an engine would have written of this text."""
-    end = first_stop_end(text, stop)
+    """What a server would have written of this text."""
+    end = whole_end(text, stop)
     limit = max_tokens * _CHARS_PER_TOKEN
     if end is not None and end <= limit:
         return text[:end], "stop"
