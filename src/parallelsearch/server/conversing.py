@@ -58,7 +58,9 @@ _TITLE_CHORE = re.compile(
 )
 _OF_A_CHAT = re.compile(r"\b(?:conversation|chat|dialogue|dialog|discussion|messages?)\b", re.IGNORECASE)
 # Who speaks stands at the beginning of a line, or within one with a capital: "... for this chat: User: Hello AI: Hello".
-_BY_USER = re.compile(r"(?:^[ \t]*+(?i:user|human)|(?<![\w'’])(?:User|USER|Human|HUMAN))\**\s*:\**\s*(.+)$", re.MULTILINE)
+_BY_USER = re.compile(
+    r"(?:^[ \t]*+(?i:user|human)|(?<![\w'’])(?:User|USER|Human|HUMAN))\**\s*:\**\s*(.+)$", re.MULTILINE
+)
 _BY_ANOTHER = re.compile(r"(?<!\S)\**(?:AI|Assistant|ASSISTANT|Bot|Model|System|User|USER|Human|HUMAN)\**\s*:")
 _CHAT_FOLLOWS = re.compile(rf"{_OF_A_CHAT.pattern}[^:\n]{{0,80}}:", re.IGNORECASE)
 _LEAD_IN = re.compile(
