@@ -21,7 +21,10 @@ def test_example_runs(path, tmp_path):
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
     if path.name == "many_questions.py":
-        assert len(list(read_trajectories(out))) == 40
+        trajectories = list(read_trajectories(out))
+        assert len(trajectories) == 8  # more take a model on two cores over a minute
+        told = result.stdout.splitlines()[1 : 1 + len(trajectories)]  # a line for each answer, before the summary
+        assert sorted(line.partition(" s: ")[2] for line in told) == sorted(one.answer for one in trajectories)
 
 
 def test_every_demo_question_is_answered_from_evidence_that_was_found():

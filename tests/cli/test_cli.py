@@ -164,6 +164,31 @@ def test_bad_input_gets_a_message_and_no_traceback(tmp_path, arguments, status, 
     fails(run(*arguments, cwd=tmp_path), status, *words)
 
 
+def test_why_there_is_no_answer_is_told_once(tmp_path):
+    asked = run("ask", "What is love?", "--policy", "demo", cwd=tmp_path)
+    fails(asked, 1, "demo policy is no model")
+    assert "no answer\n" in asked.stdout
+    assert (asked.stdout + asked.stderr).count("demo policy is no model") == 1
+    failed = Trajectory("q?", stop="error", error="the server is down")
+    screen = Console(file=io.StringIO(), width=100)
+    screen.print(trajectory_view(failed, 100))
+    assert "no answer (the server is down)" in screen.file.getvalue()  # `view` tells it nowhere else
+
+
+def test_of_a_turn_without_tags_the_first_line_is_shown(tmp_path):
+    written = "  \n\x1b[2JI think that it is " + "very " * 40 + "blue.\nAnd more of it."
+    (tmp_path / "script.json").write_text(json.dumps({"Why?": [written, "<think> t </think><answer> 42 </answer>"]}))
+    asked = run("ask", "Why?", "--policy", "script:script.json", "--force-answer", cwd=tmp_path, env={"COLUMNS": "60"})
+    assert asked.returncode == 0, asked.stderr
+    assert "problems: " in asked.stdout
+    shown = [line for line in asked.stdout.splitlines() if "I think that it is very" in line]
+    assert len(shown) == 1
+    assert len(shown[0]) == 60
+    assert "…" in shown[0]
+    assert "And more of it" not in asked.stdout
+    assert "\x1b[2J" not in asked.stdout
+
+
 def test_score_refuses_a_record_without_kind_and_names_the_way_out(tmp_path, monet):
     record = json.loads(monet.read_text())
     record["kind"] = None

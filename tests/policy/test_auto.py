@@ -9,6 +9,8 @@ from parallelsearch.addresses import DEFAULT_POLICY, open_policy
 from parallelsearch.agent import Agent
 from parallelsearch.cli import options
 from parallelsearch.cli.app import app
+from parallelsearch.data.demo import DemoPolicy
+from parallelsearch.errors import PolicyError
 from parallelsearch.policy import auto
 
 LLAMA, TORCH = {"xllamacpp", "jinja2"}, {"torch", "transformers", "peft", "gguf"}
@@ -42,6 +44,11 @@ def test_which_policy_it_takes_and_what_it_says(
     found = auto.choose()
     assert found.address == address
     assert said in str(found)
+    with pytest.raises(PolicyError) as refused:
+        DemoPolicy().prompt("", "What is love?")
+    told = [word for word in str(refused.value).split() if word.partition(":")[0] in ("auto", "gguf", "openai", "hf")]
+    assert told[-3:] == ["gguf:FILE,", "openai:http://HOST:PORT/v1#MODEL,", "hf:PATH_OR_ID"]
+    assert told[:-3] == ([] if address == "demo" else ["auto"])
 
 
 def test_everyone_who_names_no_policy_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:

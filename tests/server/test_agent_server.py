@@ -256,6 +256,8 @@ def test_without_evidence_the_agent_says_so_unless_it_must_answer(server: Search
         (body_for(parallelsearch={"timeout_s": -1}), 422, "parallelsearch.timeout_s"),
         (body_for(parallelsearch={"dialect": "tags"}), 422, "there is no 'tags'; one of parallel, sequential"),
         (body_for(parallelsearch={"dialect": "tools"}), 422, "this policy takes no tools for 'tools'; one of parallel"),
+        (body_for(parallelsearch={"kk": 3}), 422, "parallelsearch.kk: there is no such option. Did you mean 'k'?"),
+        (body_for(parallelsearch={"max_turn": 3}), 422, "Did you mean 'max_turns'? There are: dialect, k, max_turns"),
         (body_for(parallelsearch={"sequental": True}), 422, "parallelsearch.sequental"),
         (body_for("x" * 30_000), 413, "20000 bytes; shorten the conversation"),
         (body_for("a question nobody wrote turns for"), 502, "the script has no turns"),
@@ -266,6 +268,24 @@ def test_a_bad_request_is_told_why(server: SearchProcess, body, status, message)
     assert found == status
     assert message in reply["error"]["message"]
     assert set(reply["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (body_for(parallelsearch={"kk": 3}), "parallelsearch.kk"),
+        (body_for(parallelsearch={"k": 0}), "parallelsearch.k"),
+        (body_for(parallelsearch={"timeout_s": 61}), "parallelsearch.timeout_s"),
+        (body_for(parallelsearch={"dialect": "tags"}), "parallelsearch.dialect"),
+        (body_for(temperature=3), "temperature"),
+        (body_for(n=2), "n"),
+        ([], None),
+    ],
+)
+def test_the_field_to_blame_is_named(server: SearchProcess, body, param):
+    status, reply, _ = server.post(body)
+    assert status == 422
+    assert reply["error"]["param"] == param
 
 
 def test_a_body_without_a_length_is_cut_off_too(server: SearchProcess):

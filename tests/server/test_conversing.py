@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from parallelsearch.server.asking import ChatLimits, framed
 from parallelsearch.server.conversing import chore, leans, small_talk, standalone, title_of
 
 DIALOGUES = json.loads((Path(__file__).parent / "dialogues.json").read_text(encoding="utf-8"))
@@ -29,6 +30,39 @@ def test_a_question_that_leans_on_nothing_stays_as_it_is():
         assert not leans(question)
     assert standalone("Where was he born?", []) == "Where was he born?"
     assert leans("Where was he born?")
+
+
+NOT_FOUND = "Not found in the corpus: no passage that was found supports an answer."
+
+
+@pytest.mark.parametrize(
+    ("asked", "follow_up"),
+    [
+        ("Who wrote Hamlet?", "When was he born?"),
+        ("Who wrote Hamlet?", "What is her nationality?"),
+        ("Who wrote Hamlet?", "Where did the author die?"),
+        ("Who wrote Hamlet?", "When were they born?"),
+        ("By whom was Impression, Sunrise painted?", "What were his other works?"),
+        ("What is the name of the author of Hamlet?", "When was he born?"),
+    ],
+)
+@pytest.mark.parametrize("answer", [NOT_FOUND, "I don't know.", ""])
+def test_a_pronoun_for_somebody_who_was_not_found_is_left_to_the_context(asked, follow_up, answer):
+    """The work that was asked about was not born; nor is it somebody of a question before."""
+    earlier = [("Who painted Nympheas?", "Claude Monet"), (asked, answer)]
+    assert standalone(follow_up, earlier) == follow_up
+    assert leans(follow_up)
+    question, context = framed(follow_up, earlier, "", ChatLimits(), reads_conversations=False)
+    assert question == follow_up
+    assert f"- {asked} -> " in context
+
+
+def test_what_was_named_in_a_question_without_an_answer_is_still_known():
+    assert standalone("When was it written?", [("Who wrote Hamlet?", NOT_FOUND)]) == "When was Hamlet written?"
+    asked = [("In which city was Ludwig van Beethoven born?", NOT_FOUND)]
+    assert standalone("Where did he die?", asked) == "Where did Ludwig van Beethoven die?"
+    named = [("What is the name of the author of Hamlet?", "William Shakespeare")]
+    assert standalone("When was he born?", named) == "When was William Shakespeare born?"
 
 
 @pytest.mark.parametrize(
@@ -64,6 +98,34 @@ HISTORY = "<chat_history>\nUSER: Who wrote the novel Emma?\nASSISTANT: Jane Aust
 )
 def test_chores_of_front_ends(task, answer):
     assert chore(task) == answer
+
+
+SUNRISE = "User: Who painted Impression, Sunrise? AI: Claude Monet"
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        f"Write a short title (max 5 words) for this conversation: {SUNRISE}",
+        f"Write a short title (max 5 words) for this conversation:\n{SUNRISE}",
+        f"Title this conversation in at most five words, without quotes. {SUNRISE}",
+        "Give this chat a name.\n\nHuman: Who painted Impression, Sunrise?\n\nAssistant: Claude Monet\n\nOnly the name, please.",
+        "Suggest a title for the chat below.\n\n**User:** Who painted Impression, Sunrise?\n**Assistant:** Claude Monet",
+        "Create a headline for the dialogue.\n\nuser:\nWho painted Impression, Sunrise?\nassistant:\nClaude Monet",
+        "Write a short title (max 5 words) for this conversation: Who painted Impression, Sunrise?",
+    ],
+)
+def test_the_conversation_is_found_inside_an_instruction(task):
+    assert chore(task) == "Impression, Sunrise"
+
+
+def test_a_task_without_a_conversation_gives_the_last_question_before_it():
+    task = "Write a short title (max 5 words) for the conversation so far. Reply with the title only."
+    earlier = [("Hello!", "Hello!"), ("Who wrote Emma?", "Jane Austen"), ("Thanks!", "You are welcome.")]
+    assert chore(task, earlier) == "Emma"
+    assert chore(task, [*earlier, (task, "Emma")]) == "Emma"
+    assert chore(task) == "New conversation"
+    assert chore(task.replace(". ", ".\n\n")) == "New conversation"
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def ask(
     if as_json:
         say(trajectory.to_json())
     else:
-        screen.print(trajectory_view(trajectory, screen.width))
+        screen.print(trajectory_view(trajectory, screen.width, tells_error=False))  # the error comes below
     if trajectory.stop == "error":
         raise ParallelSearchError(trajectory.error or "the policy failed")
     if trajectory.answer is None:

@@ -27,6 +27,8 @@ from parallelsearch.trajectory import Query, Reading, Trajectory, Turn
 from parallelsearch.untrusted import finite, printable
 
 _WATERFALL_WIDTH = 48
+_PANEL_WIDTH = 4
+"""What a panel's border and padding take of a line."""
 _LIVE_CHARS = 1_000
 _WIDE = 4
 """So many searches at once, and of each is listed only what the model was first shown with it."""
@@ -43,14 +45,15 @@ def _shorten(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
 
-def trajectory_view(trajectory: Trajectory, width: int = 100) -> RenderableType:
-    """A whole trajectory: turns, sub-queries side by side, hits, answer, timing."""
+def trajectory_view(trajectory: Trajectory, width: int = 100, *, tells_error: bool = True) -> RenderableType:
+    """A whole trajectory: turns, sub-queries side by side, hits, answer, timing. Who tells its error elsewhere leaves that
+    out."""
     parts: list[RenderableType] = [Text(safe(trajectory.question), style="bold")]
     for number, turn in enumerate(trajectory.turns, start=1):
         parts.append(_turn_view(number, turn, width))
     if trajectory.reading is not None:
         parts.append(_reading_view(trajectory.reading))
-    parts.append(_answer_line(trajectory))
+    parts.append(_answer_line(trajectory, tells_error))
     if trajectory.abstained is not None:
         parts += _abstained_lines(trajectory, width)
     parts.append(_figures_line(trajectory))
@@ -69,11 +72,13 @@ def _turn_view(number: int, turn: Turn, width: int) -> RenderableType:
         panels = []
         for place, query in enumerate(turn.queries):
             hits = [hit for hit in query.hits if (place, hit.id) in shown] or query.hits[: 1 if shown else None]
-            panels.append(_query_panel(query, (width - 4) // across - 1, hits))
+            panels.append(_query_panel(query, (width - _PANEL_WIDTH) // across - 1, hits))
         parts.append(Columns(panels, padding=(0, 1), expand=False))
     if turn.dropped_queries:
         parts.append(Text(f"{len(turn.dropped_queries)} sub-queries over the limit were not asked", style="yellow"))
     problems = [problem for problem in turn.problems if problem]
+    if problems and not parts and turn.text.strip():
+        parts.append(Text(_shorten(turn.text.strip().splitlines()[0], width - _PANEL_WIDTH)))
     if problems:
         parts.append(Text("problems: " + _shorten(", ".join(problems), 400), style="yellow"))
     if turn.finish == "timeout":
@@ -138,12 +143,13 @@ def retrieval_view(found: Retrieval) -> RenderableType:
     return Group(*parts, Text(took, style="dim"))
 
 
-def _answer_line(trajectory: Trajectory) -> Text:
+def _answer_line(trajectory: Trajectory, tells_error: bool) -> Text:
     if trajectory.abstained is not None:
         return Text(sentence_of(trajectory), style="bold yellow")
     if trajectory.answer is None:
         line = Text("no answer", style="bold red")
-        line.append(f" ({safe(trajectory.why_no_answer or '')})", style="red")
+        if tells_error or trajectory.stop != "error":
+            line.append(f" ({safe(trajectory.why_no_answer or '')})", style="red")
         return line
     line = Text("answer: ", style="bold")
     line.append(safe(trajectory.answer), style="bold green")

@@ -17,6 +17,9 @@ from parallelsearch.policy import models
 EXTRA = "llama"
 TRAINED = f"{models.SMOLLM2}+parallel"
 VARIABLE = "PARALLELSEARCH_POLICY"
+REPLAY = "demo"
+LLAMA = "xllamacpp", "jinja2"
+TORCH = "torch", "transformers", "peft", "gguf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +39,9 @@ def choose() -> Choice:
     if named := os.environ.get(VARIABLE):
         return Choice(named, f"{VARIABLE} says so", "for another: --policy ADDRESS")
     has_weights = _has_weights()
-    has_llama = _has("xllamacpp", "jinja2")
-    has_torch = _has("torch", "transformers", "peft", "gguf")
-    replay = "for the written replay: --policy demo"
+    has_llama = _has(*LLAMA)
+    has_torch = _has(*TORCH)
+    replay = f"for the written replay: --policy {REPLAY}"
     if has_weights and has_torch and _has_gpu():
         return Choice(f"hf:{TRAINED}", "trained, on the GPU", replay)
     if has_weights and has_llama:
@@ -52,7 +55,14 @@ def choose() -> Choice:
     steps = [] if has_llama or has_torch else [install_command(EXTRA)]
     steps += [] if has_weights else [models.WEIGHTS_HINT]
     missing = "no engine" if has_weights else "no weights" if has_llama or has_torch else "no engine and no weights"
-    return Choice("demo", f"replays written turns: {missing} here", f"for a trained model: {' && '.join(steps)}")
+    return Choice(REPLAY, f"replays written turns: {missing} here", f"for a trained model: {' && '.join(steps)}")
+
+
+def is_model() -> bool:
+    """Whether `auto` is a model here, and not the replay. It asks no GPU, so that it takes no time."""
+    if named := os.environ.get(VARIABLE):
+        return named != REPLAY
+    return _has_weights() and (_has(*LLAMA) or _has(*TORCH))
 
 
 def _has(*modules: str) -> bool:

@@ -262,7 +262,7 @@ class _Handlers:
 
 
 def _refused(error: RefusalError) -> Response:
-    return json_response(error_body(error.status, str(error)), error.status, refusal_headers(error))
+    return json_response(error_body(error.status, str(error), error.param), error.status, refusal_headers(error))
 
 
 async def _no_such_route(request: Request, error: Any) -> Response:

@@ -146,7 +146,9 @@ class Answering:
         if options.dialect is not None and options.dialect not in self.dialects:
             why = "this policy takes no tools for" if options.dialect in DIALECTS else "there is no"
             raise RefusalError(
-                422, f"parallelsearch.dialect: {why} '{options.dialect}'; one of {', '.join(self.dialects)}"
+                422,
+                f"parallelsearch.dialect: {why} '{options.dialect}'; one of {', '.join(self.dialects)}",
+                param="parallelsearch.dialect",
             )
         for name, asked, most in (
             ("k", options.k, settings.max_k),
@@ -154,7 +156,8 @@ class Answering:
             ("timeout_s", options.timeout_s, settings.timeout_s),
         ):
             if asked is not None and asked > most:
-                raise RefusalError(422, f"parallelsearch.{name}: at most {most:g}, not {asked:g}")
+                param = f"parallelsearch.{name}"
+                raise RefusalError(422, f"{param}: at most {most:g}, not {asked:g}", param=param)
         most_tokens = limits.max_tokens_per_turn
         return replace(
             limits,

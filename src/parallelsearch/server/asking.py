@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from parallelsearch import grammar
+from parallelsearch.errors import nearest
 from parallelsearch.server.conversing import Pair, chore, leans, standalone
 from parallelsearch.server.limits import RefusalError
 
@@ -113,7 +114,11 @@ def read_body(kind: type[Body], body: bytes, example: str) -> Body:
         if worst["type"] == "json_invalid":
             raise RefusalError(400, f"the body is not JSON; send {example}") from None
         where = ".".join(str(part) for part in worst["loc"] if isinstance(part, int) or part.islower())
-        raise RefusalError(422, f"{where or 'the body'}: {worst['msg'].removeprefix('Value error, ')}") from None
+        why = worst["msg"].removeprefix("Value error, ")
+        if worst["type"] == "extra_forbidden" and worst["loc"][:-1] == (EXTRA,):
+            known = AskOptions.model_fields
+            why = f"there is no such option.{nearest(str(worst['loc'][-1])[:80], known)} There are: {', '.join(known)}"
+        raise RefusalError(422, f"{where or 'the body'}: {why}", param=where or None) from None
 
 
 _REASONS = {
@@ -140,7 +145,8 @@ def refuse_what_is_not_done(
         asked = fields.get(name)
         if not any(type(asked) is type(value) and asked == value for value in harmless):  # 1 == True, in Python
             hint, reason = (hints or {}).get(name), _REASONS.get(name, "this server does not do that")
-            raise RefusalError(422, f"{name}: {reason}; leave it out" + (f", and {hint}" if hint else ""))
+            told = f"{name}: {reason}; leave it out" + (f", and {hint}" if hint else "")
+            raise RefusalError(422, told, param=name)
 
 
 def question_of(said: Sequence[Pair], limits: ChatLimits, name: str) -> tuple[str, list[Pair]]:
@@ -207,11 +213,11 @@ def _short(text: str, most: int) -> str:
 # ---- what all APIs answer --------------------------------------------------------------------------------------------
 
 
-def error_body(status: int, message: str) -> dict[str, Any]:
-    """An error as OpenAI's clients read it."""
+def error_body(status: int, message: str, param: str | None = None) -> dict[str, Any]:
+    """An error as OpenAI's clients read it; `param` is the field that is to blame."""
     kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
     kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
+    return {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
 
 def model_object(id: str, created: int) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class ChatWire:
         return b"".join([*pieces, _DONE])
 
     def failure(self, error: RefusalError) -> bytes:
-        return f"data: {json.dumps(error_body(error.status, str(error)))}\n\n".encode("ascii") + _DONE
+        return f"data: {json.dumps(error_body(error.status, str(error), error.param))}\n\n".encode("ascii") + _DONE
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None, extra: dict[str, Any] | None = None) -> bytes:
         body = f',"choices":[{{"index":0,"delta":{json.dumps(delta)},"finish_reason":{json.dumps(finish)}}}]'

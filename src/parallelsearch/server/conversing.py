@@ -52,11 +52,17 @@ def small_talk(message: str) -> str | None:
 
 _JSON_CHORE = re.compile(r"\{\s*\"(title|tags|follow_ups|queries|text)\"\s*:")
 _TITLE_CHORE = re.compile(
-    r"\b(?:generate|create|provide|write|give|suggest|summari[sz]e|name)\b[^?]{0,200}\b(?:title|name|headline)\b",
+    r"\b(?:generate|create|provide|write|give|suggest|summari[sz]e|name)\b[^?]{0,200}\b(?:title|name|headline)\b"
+    r"|\btitle (?:this|the|my) (?:conversation|chat|dialogue|discussion)\b",
     re.IGNORECASE,
 )
 _OF_A_CHAT = re.compile(r"\b(?:conversation|chat|dialogue|dialog|discussion|messages?)\b", re.IGNORECASE)
-_SAID_BY_USER = re.compile(r"^\s*(?:user|human)\s*:\s*(.+)$", re.IGNORECASE | re.MULTILINE)
+# Who speaks stands at the beginning of a line, or within one with a capital: "... for this chat: User: Hello AI: Hello".
+_BY_USER = re.compile(
+    r"(?:^[ \t]*+(?i:user|human)|(?<![\w'’])(?:User|USER|Human|HUMAN))\**\s*:\**\s*(.+)$", re.MULTILINE
+)
+_BY_ANOTHER = re.compile(r"(?<!\S)\**(?:AI|Assistant|ASSISTANT|Bot|Model|System|User|USER|Human|HUMAN)\**\s*:")
+_CHAT_FOLLOWS = re.compile(rf"{_OF_A_CHAT.pattern}[^:\n]{{0,80}}:", re.IGNORECASE)
 _LEAD_IN = re.compile(
     r"^(?i:(?:(?:please|can you|could you|tell me|do you know)\s+)*(?:who|whom|whose|which|what|when|where|why|how|is|are|"
     r"was|were|do|does|did)\b)[^A-Z\"]*"
@@ -74,10 +80,9 @@ def chore(message: str, earlier: Sequence[Pair] = ()) -> str | None:
     """
     start = message[:_LOOKED_AT]
     form = _JSON_CHORE.search(message) if "<chat_history>" in message or start.lstrip().startswith("### Task") else None
-    if form is None and not (_TITLE_CHORE.search(start) and _OF_A_CHAT.search(start) and len(message) > 60):
+    if form is None and not _is_title_chore(message):
         return None
-    said = _SAID_BY_USER.search(message)
-    topic = said[1] if said is not None else earlier[0][0] if earlier else message.rstrip().rpartition("\n\n")[2]
+    topic = _topic(message, earlier)
     kind = "plain" if form is None else form[1]
     if kind == "plain":
         return title_of(topic)
@@ -89,6 +94,28 @@ def chore(message: str, earlier: Sequence[Pair] = ()) -> str | None:
         "text": "",
     }
     return json.dumps({kind: made[kind]}, ensure_ascii=False)
+
+
+def _is_title_chore(message: str) -> bool:
+    start = message[:_LOOKED_AT]
+    return bool(len(message) > 60 and _TITLE_CHORE.search(start) and _OF_A_CHAT.search(start))
+
+
+def _topic(task: str, earlier: Sequence[Pair]) -> str:
+    """What the conversation of a task is about: the first thing that a user says in it, or else the last question before the
+    task, or else what stands beside the instruction. The instruction itself is never it."""
+    for said in _BY_USER.finditer(task, max(0, task.find("<chat_history>"))):
+        if text := _BY_ANOTHER.split(said[1], maxsplit=1)[0].strip():
+            return text
+    for asked, _ in reversed(earlier):
+        if asked.strip() and small_talk(asked) is None and not _is_title_chore(asked):
+            return asked
+    paragraphs = [part for part in re.split(r"\n\s*\n", task) if part.strip()]
+    beside = [part for part in paragraphs if not re.search(r"\btitle|\bheadline", part, re.IGNORECASE)]
+    if beside:
+        return beside[-1]
+    follows = _CHAT_FOLLOWS.search(task)
+    return task[follows.end() :] if follows is not None else ""
 
 
 def unsearched(message: str, earlier: Sequence[Pair] = (), system: str = "") -> str | None:
@@ -141,7 +168,10 @@ _INSTEAD = re.compile(
 _BARE = re.compile(r"^(?:and\s+)?(when|where|why|how|who)(?:\s+(?:was|is)\s+(?:that|it))?\s*[?.!]*$", re.IGNORECASE)
 _QUESTION_WORD = re.compile(r"(?:who|whose|what|when|where|why|how|which)\b", re.IGNORECASE)
 _YES_NO_VERB = re.compile(r"^(is|are|was|were|do|does|did|has|have|had|can|could|will|would)\b", re.IGNORECASE)
-_ASKS_WHO = re.compile(rf"\b(?:who|whom)\b|\b(?:which|what)\s+(?:\w+\s+){{0,2}}(?:{_PEOPLE})\b", re.IGNORECASE)
+_ASKS_WHO = re.compile(
+    rf"\b(?:who|whom)\b|\b(?:which|what)\s+(?:(?:\w+\s+){{0,2}}|(?:is|was)\s+the\s+name\s+of\s+the\s+)(?:{_PEOPLE})\b",
+    re.IGNORECASE,
+)
 _ASKS_WHAT = re.compile(r"\b(?:what|which|where)\b", re.IGNORECASE)
 _NUMBERS = re.compile(r"(?<!\s)\s*+\[\d++(?:\s*+,\s*+\d++)*+\]")
 _MAX_ANSWER_WORDS = 8
@@ -220,7 +250,9 @@ def _with_many(text: str, earlier: Sequence[Pair]) -> str:
         return text
     names = _several(earlier)
     if len(names) < 2:
-        name = _person(earlier) or _thing(earlier)
+        last_asked, last_answer = earlier[-1]
+        is_sought = _ASKS_WHO.search(last_asked) is not None and _is_not_found(last_answer)
+        name = "" if is_sought else _person(earlier) or _thing(earlier)
         names = [name] if name else []
     if not names:
         return text
@@ -257,9 +289,10 @@ def _without_others(text: str, earlier: Sequence[Pair]) -> str:
 
 
 def _person(earlier: Sequence[Pair]) -> str:
-    """Who was spoken of last: the answer to "who", or else the first name of the question."""
+    """Who was spoken of last: the answer to "who", or else the first name of the question. Where "who" was asked and not
+    found, nobody: "he" is then the one who was asked for, and not the work in the question."""
     for asked, answer in reversed(earlier):
-        if _ASKS_WHO.search(asked) and (name := _name_of(answer, asked)):
+        if _ASKS_WHO.search(asked) and ((name := _name_of(answer, asked)) or _is_not_found(answer)):
             return name
         if names := _names(asked):
             return names[0]
@@ -296,13 +329,18 @@ def _names(text: str) -> list[str]:
 def _name_of(answer: str, asked: str) -> str:
     """The name an answer gives: itself if it is short and no number, or the name in its sentence that the question lacks."""
     text = _NUMBERS.sub("", answer).strip().strip(EDGE)
-    if not text or says_not_found(text) or text.lower() in ("yes", "no") or text.startswith(("Not found", "No answer")):
+    if _is_not_found(answer) or text.lower() in ("yes", "no"):
         return ""
     is_sentence = len(text.split()) > _MAX_ANSWER_WORDS or re.search(r"\b(?:is|was|are|were)\b", text) is not None
     if not is_sentence:
         return "" if text[0].isdigit() else text
     said = [name for name in names_in(text) if name not in asked and not name[0].isdigit()]
     return said[-1] if said else ""
+
+
+def _is_not_found(answer: str) -> bool:
+    text = _NUMBERS.sub("", answer).strip().strip(EDGE)
+    return not text or says_not_found(text) or text.startswith(("Not found", "No answer"))
 
 
 def _own(name: str) -> str:

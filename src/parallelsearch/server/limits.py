@@ -66,11 +66,13 @@ class ServerSettings:
 
 
 class RefusalError(Exception):
-    """A request that is not served: its HTTP status, why, and when to come again."""
+    """A request that is not served: its HTTP status, why, when to come again, and the field that is to blame where one is."""
 
-    def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, retry_after_s: int | None = None, *, param: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.status, self.retry_after_s = status, retry_after_s
+        self.status, self.retry_after_s, self.param = status, retry_after_s, param
 
 
 @dataclass(frozen=True, slots=True)

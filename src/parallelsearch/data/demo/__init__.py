@@ -13,6 +13,7 @@ from typing import Any
 from parallelsearch import grammar
 from parallelsearch.data.questions import demo_questions
 from parallelsearch.errors import PolicyError
+from parallelsearch.policy import auto
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Passage, Result, Retriever
 from parallelsearch.retrieval.bm25 import BM25Retriever
@@ -83,6 +84,12 @@ def sequential_turns() -> dict[str, list[str]]:
     return written
 
 
+def _models() -> str:
+    """What to type for a model, what works at once first."""
+    ready = "--policy auto (works here at once), " if auto.is_model() else ""
+    return f"{ready}--policy gguf:FILE, --policy openai:http://HOST:PORT/v1#MODEL, or --policy hf:PATH_OR_ID"
+
+
 class DemoPolicy(ScriptedPolicy):
     """Replays the written turns of the demo questions: where the prompt speaks of sub-queries, all parts at once; where it
     does not, one at a time. A model would go by the prompt, too."""
@@ -97,7 +104,7 @@ class DemoPolicy(ScriptedPolicy):
             raise PolicyError(
                 f"the demo policy is no model: it replays turns written for the {len(self._known)} questions that come "
                 "with the package (parallelsearch data demo lists them), and this is not one of them. For any question, "
-                "give a model: --policy openai:http://HOST:PORT/v1#MODEL, or --policy hf:PATH_OR_ID"
+                f"give a model: {_models()}"
             )
         self._one_at_a_time.prompt(text, question)
         return super().prompt(text, question)
