@@ -123,7 +123,20 @@ def test_index_names_the_bad_line_unless_told_to_skip(tmp_path):
     assert not (tmp_path / "i").exists()
     skipped = run("index", "c.jsonl", "--out", "i", "--skip-bad", cwd=tmp_path)
     assert skipped.returncode == 0
-    assert "1 records were skipped" in skipped.stderr
+    assert "1 record was skipped:\n" in skipped.stderr
+    (tmp_path / "c.jsonl").write_text('{"id": "1", "title": "T", "text": "x"}\n' + "{oops\n" * 21)
+    skipped = run("index", "c.jsonl", "--out", "i", "--skip-bad", "--overwrite", cwd=tmp_path)
+    assert "21 records were skipped, the first 20 of them:\n" in skipped.stderr
+
+
+def test_index_says_what_of_a_folder_was_not_read(tmp_path):
+    (tmp_path / "docs").mkdir()
+    for name, text in {"a.md": "# A\nb", "b.md": "", "c.docx": "c", "d.DOCX": "d", "e": "e", ".hidden": "f"}.items():
+        (tmp_path / "docs" / name).write_text(text)
+    built = run("index", "docs", "--out", "docs/index", cwd=tmp_path)
+    assert built.returncode == 0, built.stderr
+    assert "1 record was skipped:\n  docs/b.md: is empty" in built.stderr
+    assert "3 files of other kinds were not read: .docx 2, no ending 1\n" in built.stderr
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,13 @@ from parallelsearch.retrieval.bm25 import build_bm25
 from parallelsearch.retrieval.corpus import (
     CorpusReport,
     chunk_passage,
+    other_kinds,
     passage_of,
     passages_of,
     read_corpus,
     read_passages,
 )
-from parallelsearch.retrieval.documents import html_document
+from parallelsearch.retrieval.documents import html_document, markdown
 from small_data import NUM_PASSAGES
 
 PASSAGES = [Passage("1", "Pelé", "from Brazil, a footballer"), Passage("2", "日本", 'says "hi"\nand bye')]
@@ -134,7 +135,9 @@ def test_a_folder_of_text_files(tmp_path: Path):
         list(read_corpus(tmp_path))
     report = CorpusReport()
     assert len(list(read_corpus(tmp_path, on_bad=report.skip))) == 3
-    assert report.num_skipped == 1
+    assert report.num_skipped == 2
+    assert any(problem.endswith("empty.md: is empty: it holds no text") for problem in report.problems)
+    assert other_kinds(tmp_path) == {".docx": 1}
     (tmp_path / "none").mkdir()
     with pytest.raises(UsageError, match=r"holds no \.txt \.md .* files"):
         list(read_corpus(tmp_path / "none"))
@@ -181,6 +184,64 @@ def test_documents_have_the_titles_and_texts_of_their_own_headings(tmp_path: Pat
     assert {name: passage.title for name, passage in found.items()} == titles
     assert found["a.html"].text == "Another heading\nThe Rhine is long.\nElbe 1 < 2"
     assert found["e.pdf"].text.split() == ["The", "Danube", "It", "flows", "east."]
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("```sh\n# install it\n```\n\n# The Rhine\n", "The Rhine"),
+        ("~~~~\n~~~\n# no\n~~~~~\n## The Rhine", "The Rhine"),
+        ("- ```sh\n  # no\n  ```\n# The Rhine", "The Rhine"),
+        ("```\n# the fence is never closed", ""),
+        ("    # code\n\ntext", ""),
+        ("The Rhine\n=========\n\n# Later", "The Rhine"),
+        ("The Rhine\r\n---\r\n\r\n# Later\r\n", "The Rhine"),
+        ("- an item\n---\n\n# The Rhine", "The Rhine"),
+        ("two lines\nof a text\n---\n\n# The Rhine", "The Rhine"),
+        ("text\n\n---\n\n# The Rhine", "The Rhine"),
+        ("| a |\n---\n> quote\n---\n# The Rhine", "The Rhine"),
+        (
+            "# [The Rhine](http://x/(a)) with **bold *and* slanted** `__init__` words",
+            "The Rhine with bold and slanted __init__ words",
+        ),
+        (
+            "# [![Rhine](r.svg)][1] &amp; \\*Elbe\\* <a id='x'></a><https://x.org> snake_case_name 2 * 3 * 4",
+            "Rhine & *Elbe* https://x.org snake_case_name 2 * 3 * 4",
+        ),
+        ("# On C#\n", "On C#"),
+        ("#\n# #\n## The Rhine ##  \n", "The Rhine"),
+        ("**The Rhine**\n===", "The Rhine"),
+    ],
+)
+def test_the_title_of_markdown_is_its_first_heading_in_plain_words(text: str, title: str):
+    assert markdown(text) == (title, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "rest"),
+    [
+        ("---\ntitle: The Rhine # a river\ntags:\n- a\n  b: c\n---\n# Other\n", "The Rhine", "# Other\n"),
+        ('---\r\ntitle: "On \\"the\\" Rhine: a river"\r\n---\r\ntext', 'On "the" Rhine: a river', "text"),
+        ("---\ntitle: 'The Rhine''s'\n...\ntext", "The Rhine's", "text"),
+        ("---\ntitle: >-\n  The long\n  Rhine\ndate: 2020\n---\ntext", "The long Rhine", "text"),
+        ("---\ndate: 2020\n---\n\n# The Rhine", "The Rhine", "\n# The Rhine"),
+        ("---\ntext between rules\n---\nmore", "text between rules", None),
+        ("---\n\n---\nmore", "", None),
+        ("---\ntitle: never closed", "", None),
+    ],
+)
+def test_front_matter_gives_the_title_and_is_no_text(text: str, title: str, rest: str | None):
+    assert markdown(text) == (title, text if rest is None else rest)
+
+
+@pytest.mark.parametrize(
+    "unit", ["#", "# ", "---\n", "```\n", "a: b\n", "- ", "[", "![](", "`", "*a", "_a ", "title\n"]
+)
+def test_hostile_markdown_takes_time_in_proportion(unit: str):
+    begun = time.process_time()
+    for start in ("", "# ", "---\n", "---\ntitle: '\n "):
+        markdown(start + unit * (200_000 // len(unit)))
+    assert time.process_time() - begun < 10  # a quadratic reader takes minutes
 
 
 def test_a_bad_document_is_counted_and_named_and_never_sinks_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -78,7 +78,13 @@ def index(
     size = f", {report['bytes'] / 1e6:.1f} MB in {out}" if report["bytes"] else f" to {out}"
     say(f"{report['num_passages']} passages ({report['mean_words']:.0f} words each) in {report['seconds']:.1f} s{size}")
     if report["num_skipped"]:
-        say(f"{report['num_skipped']} records were skipped, the first of them:", err=True)
+        number, shown = report["num_skipped"], len(report["problems"])
+        some = f", the first {shown} of them" if shown < number else ""
+        say(f"{number} {'record was' if number == 1 else 'records were'} skipped{some}:", err=True)
         for problem in report["problems"]:
             say(f"  {problem}", err=True)
+    if others := report["not_read"]:
+        number, kinds = sum(others.values()), ", ".join(f"{kind} {count}" for kind, count in others.items())
+        files = "file of another kind was" if number == 1 else "files of other kinds were"
+        say(f"{number} {files} not read: {kinds}", err=True)
     say(f"search it with: --search {kind}:{out}")

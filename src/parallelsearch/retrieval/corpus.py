@@ -166,10 +166,24 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Any]]:
 # ---- folders of documents --------------------------------------------------------------------------------------------
 
 
+def _seen_files(folder: Path) -> Iterator[Path]:
+    """The files under a folder, hidden ones left out."""
+    for path in folder.rglob("*"):
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts) and path.is_file():
+            yield path
+
+
+def other_kinds(source: object) -> dict[str, int]:
+    """How many files of a folder are no documents, by the ending of their names, the most frequent first."""
+    if not isinstance(source, str | os.PathLike) or not Path(source).is_dir():
+        return {}
+    kinds = Counter(path.suffix.lower() for path in sorted(_seen_files(Path(source))))
+    return {kind or "no ending": number for kind, number in kinds.most_common() if kind not in DOCUMENTS}
+
+
 def _read_folder(folder: Path, on_bad: OnBad | None) -> Iterator[Located]:
-    """Every document under a folder, hidden ones left out, in the order of their paths."""
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in DOCUMENTS and path.is_file())
-    files = [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+    """Every document under a folder, in the order of their paths. An empty one is left out and never stops the others."""
+    files = sorted(path for path in _seen_files(folder) if path.suffix.lower() in DOCUMENTS)
     if not files:
         raise UsageError(
             f"the folder '{folder}' holds no {' '.join(DOCUMENTS)} files; for another format name the file itself"
@@ -182,6 +196,8 @@ def _read_folder(folder: Path, on_bad: OnBad | None) -> Iterator[Located]:
         else:
             if passage is not None:
                 yield None, passage
+            elif on_bad is not None:
+                on_bad(DataError(str(path), None, "is empty: it holds no text"))
 
 
 def chunk_passage(passage: Passage, chunk_words: int, chunk_overlap: int = DEFAULT_CHUNK_OVERLAP) -> Iterator[Passage]:

@@ -28,13 +28,121 @@ Document = tuple[str, str]
 
 # ---- text ------------------------------------------------------------------------------------------------------------
 
-_HEADING = re.compile(r"^#{1,6}[ \t]++(.+)$", re.MULTILINE)
+_HEADING = re.compile(r" {0,3}#{1,6}[ \t]++(.+)")
+_UNDERLINE = re.compile(r" {0,3}(?:=++|-++)[ \t]*+")
+_NO_TITLE_LINE = re.compile(r" {4}|[ \t]*+(?:$|\t|[-*+][ \t]|\d{1,9}[.)][ \t]|[>|<]|={3}|-{3})")
+"""What a line of equal signs or dashes does not make a title: nothing, code, an item, a quote, a table, a tag, a rule."""
+_FENCE = re.compile(r"(?:[ \t]|[-*+][ \t]|\d{1,9}[.)][ \t])*+(`{3,}+(?=[^`]*+$)|~{3,}+)")
 _LINE_OF_SIGNS = re.compile(r"([!-/:-@\[-`{-~])\1++")
 
 
 def markdown(text: str) -> Document:
-    heading = _HEADING.search(text)
-    return heading[1].rstrip(" \t#") if heading else "", text
+    """The title is that of the front matter, which is no part of the text, or else the first heading that is not code."""
+    title, text = _front_matter(text)
+    return title or _first_heading(text), text
+
+
+def _first_heading(text: str) -> str:
+    """A line after `#` signs, or one that stands alone over a line of equal signs or dashes."""
+    fence = above = ""
+    is_alone = True
+    for line in text.split("\n"):
+        line = line.rstrip("\r")
+        opened = _FENCE.match(line)
+        if fence:
+            signs = line.strip()
+            if signs.startswith(fence) and not signs.strip(fence[0]):
+                fence = ""
+            above = ""
+        elif opened:
+            fence, above = opened[1], ""
+        elif heading := _HEADING.match(line):
+            if words := _plain_words(_without_closing_signs(heading[1])):
+                return words
+            above = ""
+        elif above and is_alone and _UNDERLINE.fullmatch(line):
+            if words := _plain_words(above):
+                return words
+            above = ""
+        else:
+            is_alone = not above
+            above = "" if _NO_TITLE_LINE.match(line) else line
+    return ""
+
+
+def _without_closing_signs(heading: str) -> str:
+    """`## Title ##` is Title, and `# On C#` is On C#."""
+    heading = heading.rstrip()
+    rest = heading.rstrip("#")
+    return rest if not rest or rest[-1] in " \t" else heading
+
+
+_KEY = re.compile(r"([A-Za-z_][\w.-]*+)[ \t]*+:(?:[ \t]++(.*))?")
+_QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*+)\"|'((?:[^']|'')*+)'")
+
+
+def _front_matter(text: str) -> Document:
+    """The title that the block between `---` at the very beginning gives, and the text without that block. A block that
+    holds anything but keys, what is indented below them, items and comments is text between two rules."""
+    lines = text.split("\n")
+    if lines[0].rstrip() != "---":
+        return "", text
+    title, key, num_keys = "", "", 0
+    for number, line in enumerate(lines[1:], start=1):
+        line = line.rstrip()
+        if line in ("---", "..."):
+            return (title, "\n".join(lines[number + 1 :])) if num_keys else ("", text)
+        if found := _KEY.fullmatch(line):
+            key, num_keys = found[1].lower(), num_keys + 1
+            if key == "title":
+                title = _yaml_words(found[2] or "")
+        elif line.startswith((" ", "\t")):
+            if key == "title":  # a long title goes on below
+                title = f"{title} {line.strip()}".strip()[:MAX_TITLE_CHARS]
+        elif line and not line.startswith(("-", "#")):
+            break
+    return "", text
+
+
+def _yaml_words(value: str) -> str:
+    """A value of one line without its quotes or comment; the sign that a text begins below is no word."""
+    value = value.strip()
+    if quoted := _QUOTED.match(value):
+        return re.sub(r"\\(.)", r"\1", quoted[1]) if quoted[1] is not None else quoted[2].replace("''", "'")
+    value = value.partition(" #")[0].rstrip()
+    return "" if value in (">", "|", ">-", "|-", ">+", "|+", "~", "null") else value
+
+
+_LITERAL = re.compile(r"(`++)(.+?)(?<!`)\1(?!`)|\\([!-/:-@\[-`{-~])")
+_LINK = re.compile(r"!?\[([^\[\]]*+)\](?:\((?:[^()]|\([^()]*+\))*+\)|\[[^\[\]]*+\])")
+_AUTOLINK = re.compile(r"<([a-z]+://[^<>\s]++)>")
+_INLINE_TAG = re.compile(r"</?(?:a|b|br|code|em|i|img|kbd|small|span|strong|sub|sup|u)\b[^<>]*+>", re.IGNORECASE)
+_EMPHASIS = (
+    re.compile(r"(\*{1,3}|~~)(?=[^\s*~])(.+?)(?<=\S)\1"),
+    re.compile(r"(?<!\w)(_{1,3})(?=[^\s_])(.+?)(?<=\S)\1(?!\w)"),
+)
+_PRIVATE = re.compile("[\ue000-\uf8ff]")
+_MAX_HEADING_CHARS = 2_000
+
+
+def _plain_words(heading: str) -> str:
+    """A heading as a reader sees it: the words of a link, no stars. Code and what stands after a backslash stay as they are:
+    a sign that no text has keeps their places meanwhile."""
+    literals: list[str] = []
+
+    def keep(found: re.Match[str]) -> str:
+        literals.append(found[3] or found[2].strip())
+        return chr(0xE000 + len(literals) - 1)
+
+    words = _LITERAL.sub(keep, _PRIVATE.sub("", heading[:_MAX_HEADING_CHARS]))
+    for _ in range(2):  # a picture may be in a link
+        words = _LINK.sub(r"\1", words)
+    words = _INLINE_TAG.sub("", _AUTOLINK.sub(r"\1", words))
+    for _ in range(2):  # bold may have italics in it
+        for emphasis in _EMPHASIS:
+            words = emphasis.sub(r"\2", words)
+    words = _PRIVATE.sub(lambda sign: literals[ord(sign[0]) - 0xE000], _unescaped(words))
+    return " ".join(words.split())
 
 
 def restructured(text: str) -> Document:

@@ -34,7 +34,9 @@ def build_index(
     overwrite: bool = False,
     on_progress: Callable[[int, int | None], None] | None = None,
 ) -> dict[str, Any]:
-    """Build the index and say what was done."""
+    """Build the index and say what was done. `not_read` counts the files of a folder that are no documents, by kind."""
+    from parallelsearch.retrieval.corpus import other_kinds
+
     shared: dict[str, Any] = {
         "chunk_words": chunk_words,
         "chunk_overlap": chunk_overlap,
@@ -47,6 +49,7 @@ def build_index(
         raise UsageError(f"--faiss goes with --kind dense or hybrid, not with '{kind}'")
     if title_weight != 1 and kind not in ("bm25", "hybrid"):
         raise UsageError(f"--title-weight goes with --kind bm25 or hybrid, not with '{kind}'")
+    not_read = other_kinds(corpus)  # before the index is there, which may be in the same folder
     if kind == "bm25":
         from parallelsearch.retrieval.bm25 import build_bm25
 
@@ -69,7 +72,7 @@ def build_index(
         from parallelsearch.retrieval.faiss_index import build_faiss
 
         build_faiss(out if kind == "dense" else Path(out) / "dense", faiss)
-    return asdict(report)
+    return {**asdict(report), "not_read": not_read}
 
 
 def plan_index(
