@@ -27,7 +27,7 @@ from parallelsearch.evaluation.budget import DEPTH, LABELLED, ROUNDS, WHOLE, Arm
 from parallelsearch.evaluation.folder import TRAJECTORIES_FILE
 from parallelsearch.evaluation.manifest import Manifest, differences, read_manifest
 from parallelsearch.evaluation.metrics import Row, row_from_dict, row_of
-from parallelsearch.files import read_jsonl
+from parallelsearch.files import read_jsonl, write_whole
 from parallelsearch.trajectory import Question, read_trajectories
 
 ROWS = Path(__file__).parents[1] / "docs" / "results"
@@ -151,8 +151,8 @@ def policy_of(name: str) -> str:
     return name.partition(".")[0]
 
 
-def read_records(name: str) -> list[Record]:
-    return [record for _, record in read_jsonl(ROWS / f"{name}{_ENDING}")]
+def read_records(name: str, folder: Path | None = None) -> list[Record]:
+    return [record for _, record in read_jsonl((folder or ROWS) / f"{name}{_ENDING}")]
 
 
 def read_all() -> Kept:
@@ -180,15 +180,15 @@ def as_kept(files: Mapping[str, Sequence[Record]]) -> Kept:
 # ---- keeping ---------------------------------------------------------------------------------------------------------
 
 
-def write_records(name: str, records: Iterable[Record]) -> Path:
+def write_records(name: str, records: Iterable[Record], folder: Path | None = None) -> Path:
     """Sorted by set and kind: like beside like takes the least room."""
     ordered = sorted(
         records, key=lambda one: (one["set"], one.get("turns", 0), one["dataset"] or "", one["kind"] or "", one["id"])
     )
     text = "".join(json.dumps(one, ensure_ascii=False, separators=(",", ":")) + "\n" for one in ordered)
-    path = ROWS / f"{name}{_ENDING}"
+    path = (folder or ROWS) / f"{name}{_ENDING}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(zstandard.ZstdCompressor(level=22).compress(text.encode()))
+    write_whole(path, zstandard.ZstdCompressor(level=22).compress(text.encode()))
     return path
 
 
@@ -217,8 +217,11 @@ def fewer(places: Places) -> dict[str, list[int | None]]:
     return result
 
 
-async def keep(name: str, folders: Sequence[Path], address: str | None, *, adds: bool = False) -> Path:
-    """The rows of a policy's runs as one file. With `adds`, other sets and limits that the file has stay in it."""
+async def keep(
+    name: str, folders: Sequence[Path], address: str | None, *, adds: bool = False, rows: Path | None = None
+) -> Path:
+    """The rows of a policy's runs as one file, among the published ones or in the folder `rows`. With `adds`, other sets and
+    limits that the file has stay in it."""
     if name in _FILES.values():
         raise UsageError(f"'{name}' is the name of an arm without a model; keep-whole writes it")
     manifests = [read_manifest(folder) for folder in folders]
@@ -230,12 +233,12 @@ async def keep(name: str, folders: Sequence[Path], address: str | None, *, adds:
             if key in found:
                 raise UsageError(f"two of the runs asked '{record['id']}' of {record['set']} with the same limits")
             found[key] = record
-    if adds and (ROWS / f"{name}{_ENDING}").exists():
+    if adds and ((rows or ROWS) / f"{name}{_ENDING}").exists():
         fresh = {key[:2] for key in found}
-        for record in read_records(name):
+        for record in read_records(name, rows):
             if (record["set"], record["turns"]) not in fresh:
                 found[record["set"], record["turns"], record["id"]] = record
-    return write_records(name, found.values())
+    return write_records(name, found.values(), rows)
 
 
 def _refuse_others(folders: Sequence[Path], manifests: Sequence[Manifest]) -> None:

@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept.add_argument("runs", type=Path, nargs="+")
     kept.add_argument("--search", help="for the places of gold, where the sets have them")
     kept.add_argument("--add", action="store_true", help="leave the sets that the file has and these runs have not")
+    kept.add_argument("--rows", type=Path, help="the folder to write to, if not docs/results")
     commands.add_parser("keep-whole", help="keep the arms without a model").add_argument("--search", required=True)
     commands.add_parser("plot", help="draw docs/images/wide.png").add_argument("--out", type=Path, default=PLOT)
     options = parser.parse_args(arguments)
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     if options.command == "keep":
-        _say([asyncio.run(keep(options.name, options.runs, options.search, adds=options.add))])
+        _say([asyncio.run(keep(options.name, options.runs, options.search, adds=options.add, rows=options.rows))])
     elif options.command == "keep-whole":
         _say(asyncio.run(keep_whole(options.search)))
     elif options.command == "plot":
