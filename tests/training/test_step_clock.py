@@ -23,6 +23,7 @@ from parallelsearch.training.run import run
 from parallelsearch.training.sampler import TrainingPolicy, sampling_policy
 from parallelsearch.training.timing import (
     Stretches,
+    TimeLimit,
     long_lived,
     overlap,
     rollout_times,
@@ -217,3 +218,21 @@ def test_the_collector_is_put_back_as_it_was() -> None:
     with long_lived():
         assert gc.get_freeze_count() > 0
     assert gc.get_freeze_count() == 0
+
+
+def test_a_slow_first_step_does_not_end_a_run_early() -> None:
+    """A compiled first step takes half a minute, those behind it a fraction of a second."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    limit = TimeLimit(60.0, spare_steps=3, started_s=time.monotonic() - 10)
+    assert not limit.is_up(accelerator, 15.0)
+    assert TimeLimit(60.0, spare_steps=3, started_s=time.monotonic() - 10).is_up(accelerator, 20.0), (
+        "nothing else known"
+    )
+    assert not limit.is_up(accelerator, 0.2)
+    late = TimeLimit(60.0, spare_steps=3, started_s=time.monotonic() - 55)
+    assert late.is_up(accelerator, 25.0)
+    assert not late.is_up(accelerator, 0.2), "five seconds are room for 25 steps"
+    assert late.is_up(accelerator, 2.0)
+    assert late.is_up(accelerator, 0.2), "the longest counts, not the last"

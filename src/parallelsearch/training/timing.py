@@ -106,15 +106,19 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 class TimeLimit:
-    """Remembers the longest step; time is up when less than `spare_steps` of that length is left. No limit: never."""
+    """Remembers the longest step; time is up when less than `spare_steps` of that length is left. No limit: never.
+
+    The first step of a process counts only until there is a second: it loads kernels and, with `model.compile`, compiles for
+    half a minute, so that a run in short slices would stop minutes too early."""
 
     def __init__(self, limit_s: float | None, spare_steps: float, started_s: float) -> None:
         self._limit_s, self._spare_steps, self._started_s = limit_s, spare_steps, started_s
-        self._longest_step_s = 0.0
+        self._longest_step_s, self._num_steps = 0.0, 0
 
     def is_up(self, accelerator: Any, step_s: float) -> bool:
         """Asked by every process after every step, with what it took."""
-        self._longest_step_s = max(self._longest_step_s, step_s)
+        self._num_steps += 1
+        self._longest_step_s = step_s if self._num_steps <= 2 else max(self._longest_step_s, step_s)
         if self._limit_s is None:
             return False
         left_s = self._limit_s - (time.monotonic() - self._started_s)
