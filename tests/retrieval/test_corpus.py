@@ -137,7 +137,7 @@ def test_a_folder_of_text_files(tmp_path: Path):
     assert len(list(read_corpus(tmp_path, on_bad=report.skip))) == 3
     assert report.num_skipped == 2
     assert any(problem.endswith("empty.md: is empty: it holds no text") for problem in report.problems)
-    assert other_kinds(tmp_path) == {".docx": 1}
+    assert other_kinds(tmp_path, tmp_path / "index") == {".docx": 1}
     (tmp_path / "none").mkdir()
     with pytest.raises(UsageError, match=r"holds no \.txt \.md .* files"):
         list(read_corpus(tmp_path / "none"))
