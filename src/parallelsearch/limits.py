@@ -37,7 +37,7 @@ def goes_in_circles(turn: Sequence[int] | str, longest: int = LONGEST_LOOP) -> b
     return False
 
 
-def _next(back: Sequence[int] | str, start: int, last: int) -> int:
+def _next(back: Sequence[object], start: int, last: int) -> int:
     """Where from `start` to `last` the first one stands again; 0 if nowhere."""
     try:
         return back.index(back[0], start, last + 1)

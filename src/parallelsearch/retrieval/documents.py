@@ -128,7 +128,7 @@ def _unescape(found: re.Match[str]) -> str:
     return " " if found[1] in "nt" else found[1]
 
 
-_LITERAL = re.compile(r"(`++)(.+?)(?<!`)\1(?!`)|\\([!-/:-@\[-`{-~])")
+_LITERAL = re.compile(r"(?<!`)(`++)([^`]++)\1(?!`)|\\([!-/:-@\[-`{-~])")
 _LINK = re.compile(r"!?\[([^\[\]]*+)\](?:\((?:[^()]|\([^()]*+\))*+\)|\[[^\[\]]*+\])")
 _AUTOLINK = re.compile(r"<([a-z]+://[^<>\s]++)>")
 _INLINE_TAG = re.compile(r"</?(?:a|b|br|code|em|i|img|kbd|small|span|strong|sub|sup|u)\b[^<>]*+>", re.IGNORECASE)
