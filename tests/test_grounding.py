@@ -308,6 +308,16 @@ KAFKA, VIENNA = ("Franz Kafka", "Born in Prague."), ("University of Vienna", "Si
         ("When did the finder of Titan die?", "1695", [TITAN], None),
         ("What is 3 + 3?", "Amharic", [ABBA], "unsupported"),
         ("x", "Amharic", [ABBA], "unsupported"),
+        ("how hot is the sun?", "5772 K", [("Sun", "Its surface has 5772 K.")], None),
+        ("what do cats eat?", "mice", [("Cat", "It eats mice.")], None),
+        ("what do cats eat?", "Amharic", [ABBA], "unsupported"),
+        ("Who is he?", "Amharic", [ABBA], None),
+        ("1066?", "Battle of Hastings", [("Battle of Hastings", "Fought in 1066.")], None),
+        ("Tell me who wrote emma", "Jane Austen", [("Emma", "A novel by Jane Austen.")], None),
+        ("The man who found titan died when?", "2 million", [ABBA], "unsupported"),
+        ("Qui a inventé l'imprimerie ?", "Gutenberg", [("Imprimerie", "Inventée par Gutenberg.")], None),
+        ("Кто написал «Войну и мир»?", "Лев Толстой", [("Война и мир", "Роман. Автор: Лев Толстой.")], None),
+        ("埃塞俄比亚的首都是什么?", "亚的斯亚贝巴", [("埃塞俄比亚", "首都是亚的斯亚贝巴。")], None),
         ("which language is spoken in the capital of ethiopia?", "Amharic", [ABBA], None),
         (
             "In which cities were Franz Kafka and Sigmund Freud born?",
@@ -331,6 +341,9 @@ def test_a_search_that_failed_says_nothing_about_the_corpus():
     assert broken.abstained.reason == "search_failed"
     assert sentence_of(broken) == "The search failed: the server did not answer"
     assert broken.why_no_answer == "every search failed"
+    gave_up = about("Who is older, A or B?", "", queries=[failed])
+    gave_up.stop = "max_turns"
+    assert take_back(gave_up).why_no_answer == "every search failed"
     half = take_back(about("Who is older, A or B?", "A", queries=[failed, Query("q", [])]))
     assert half.abstained is not None
     assert half.abstained.reason == "no_evidence"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import pytest
 
 from parallelsearch.limits import LONGEST_LOOP, goes_in_circles
@@ -27,3 +30,20 @@ def test_what_may_be_meant_is_no_loop() -> None:
     assert not goes_in_circles(list(range(LONGEST_LOOP + 1)) * 3)
     assert goes_in_circles("Ra, " * 30)
     assert not goes_in_circles("yes, " * 8)
+
+
+class Counted(list[int]):
+    """Tokens that count how often they are looked at from Python."""
+
+    num_looks = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.num_looks += 1
+        return super().__getitem__(place)
+
+
+def test_a_look_at_a_turn_without_a_loop_costs_little() -> None:
+    """It is done every few tokens for hundreds of turns at once, between two steps of the GPU."""
+    turn = Counted(random.Random(0).choices(range(2_000), k=500))
+    assert not goes_in_circles(turn)
+    assert turn.num_looks < 10

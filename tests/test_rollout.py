@@ -16,7 +16,7 @@ from parallelsearch.rewards import facts
 from parallelsearch.rollout import rollout
 from parallelsearch.rollouts import in_order, rollout_many
 from parallelsearch.search import Search
-from parallelsearch.trajectory import Question
+from parallelsearch.trajectory import Question, Trajectory
 from virtual_time import in_virtual_time
 
 Q = "Who is older, Claude Monet or Camille Pissarro?"
@@ -173,6 +173,7 @@ async def test_why_there_is_no_answer_names_the_limit(echo):
     assert "none of 6 turns searched or answered" in silent.why_no_answer
     poor = await rollout(Q, script(*turns), Search(echo()), Limits(max_billed_tokens=100))
     assert poor.why_no_answer == "max_billed_tokens=100 or max_tokens=6000 left no room to go on"
+    assert Trajectory("q?", stop="max_tokens").why_no_answer == "max_tokens left no room to go on"
 
 
 @pytest.mark.parametrize("streams", [True, False])

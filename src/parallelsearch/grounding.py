@@ -7,7 +7,7 @@ asked. A number that names nothing is no citation: it is taken out of the answer
 `abstention_of` reads a record and says why its answer should not be given: every search failed, there is none, the model
 says itself that it found none, no passage was shown, none that has to do with the question holds the answer's words, or a
 thing compared was not found. To do with the question: a passage mentions a name of the question, or one that leads on from
-such a passage; where the question has no name in it, one of its longer words.
+such a passage; where the question has no name in it, one of its words that say something.
 Nothing here judges whether a passage proves the answer; a misread passage is not noticed.
 """
 
@@ -21,21 +21,18 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from parallelsearch.answers import normalise, says_not_found
-from parallelsearch.data.alternatives import compared, listed, names_in, offered
-from parallelsearch.retrieval.terms import fold
+from parallelsearch.data.alternatives import EDGE, compared, listed, names_in, offered, words_of
+from parallelsearch.retrieval.terms import STOP_WORDS, fold, spaced
 from parallelsearch.trajectory import Abstention, Trajectory
 
 _NUMBERS = re.compile(r"(?<!\s)\s*+\[(\d{1,4}(?:\s*+,\s*+\d{1,4})*)\]")
 _BETWEEN_PARTS = re.compile(r"[,;&]|\band\b", re.IGNORECASE)
 _YES_OR_NO = ("yes", "no")
-# fmt: off
-_ASKING = frozenset((
-    "what", "which", "when", "where", "whose", "whom", "does", "have", "been", "were", "there", "many", "much",
-    "long", "this", "that", "these", "those", "with", "from", "into", "than", "then", "they", "them", "their",
-    "would", "could", "should", "please", "tell", "know", "name", "give", "find",
-))
-# fmt: on
-"""Longer words of a question that say nothing about what it is about."""
+_SAYS_NOTHING = STOP_WORDS | words_of(
+    "many much long old far tall those than them he she him her his me my you your we us our could should may please tell "
+    "know name give find about"
+)
+"""Words of a question that say nothing about what it is about."""
 _NONE_OR_ALL = re.compile(r"(?:none|neither|all|both)(?: of (?:them|these)| (?:three|four|five|six|seven|eight))?")
 _ASKS_FOR_NUMBER = re.compile(
     r"\bhow (?:many|much|long|old|far|tall)\b|\bdifference\b|\b(?:years?|days|months|decades|centuries) "
@@ -145,9 +142,9 @@ def is_computed(question: str, answer: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    """The form in which words are looked for in passages: that of answers, without accents, as the search itself compares
-    (`Paul Cezanne` finds the page `Paul Cézanne`)."""
-    return normalise(fold(text))
+    """The form in which words are looked for in passages: that of answers, without accents and with the words that the search
+    itself sees (`Paul Cezanne` finds the page `Paul Cézanne`)."""
+    return " ".join(spaced(normalise(fold(text))).split())
 
 
 def _is_same(answer: str, alternative: str) -> bool:
@@ -174,6 +171,10 @@ def _citation(source: Source, basis: Basis) -> Citation:
 
 # ---- when to abstain -------------------------------------------------------------------------------------------------
 
+_NO_ANSWER, _SEARCH_FAILED, _NOT_FOUND = "No answer was found", "The search failed", "Not found in the corpus"
+INSTEAD_OF_AN_ANSWER = _NO_ANSWER, _SEARCH_FAILED, _NOT_FOUND
+"""How a sentence begins that stands in place of an answer. A chat hands it back as what was answered before."""
+
 
 def sentence_of(trajectory: Trajectory) -> str:
     """What a person is told in place of an answer that was taken back."""
@@ -181,13 +182,13 @@ def sentence_of(trajectory: Trajectory) -> str:
     if abstained is None:
         return ""
     if abstained.reason == "no_answer" and trajectory.stop != "answer":
-        return f"No answer was found: {trajectory.why_no_answer}."
+        return f"{_NO_ANSWER}: {trajectory.why_no_answer}."
     if abstained.reason == "search_failed":
         errors = [query.error for query in trajectory.queries if query.error]
-        return f"The search failed: {errors[0]}" if errors else "The search failed."
+        return f"{_SEARCH_FAILED}: {errors[0]}" if errors else f"{_SEARCH_FAILED}."
     if abstained.reason == "no_evidence" and not trajectory.queries:
-        return "Not found in the corpus: the model did not search for anything."
-    return f"Not found in the corpus: {abstained.words}."
+        return f"{_NOT_FOUND}: the model did not search for anything."
+    return f"{_NOT_FOUND}: {abstained.words}."
 
 
 def take_back(trajectory: Trajectory) -> Trajectory:
@@ -257,10 +258,15 @@ class _Evidence:
 
     def _related(self) -> list[int]:
         """The sources that mention a name asked for: one of the question, or one that a source which is itself related
-        mentions, and that a sub-query asked for or a source is about. Where the question has no name in it, its longer words
-        are what is asked for."""
-        names = set(names_in(self.question))
-        names = names or {word for word in _plain(self.question).split() if word not in _ASKING and _is_telling(word)}
+        mentions, and that a sub-query asked for or a source is about. Where the question has no name in it, its words are
+        what is asked for; where these say nothing either (`Who is he?`), every source may be meant."""
+        first = self.question.partition(" ")[0].strip(
+            EDGE
+        )  # `Qui`, `Wer` and `Tell` have their capital from their place
+        names = {name for name in names_in(self.question) if name != first}
+        names = names or {word for word in _plain(self.question).split() if word not in _SAYS_NOTHING}
+        if not names:
+            return [source.number for source in self.sources]
         related: set[int] = set()
         while True:
             more = {number for number in self._texts if any(self._mentions(number, name) for name in names)}

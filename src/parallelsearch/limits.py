@@ -25,12 +25,24 @@ LOOP_LENGTH, LOOP_TIMES, LONGEST_LOOP = 64, 3, 160
 def goes_in_circles(turn: Sequence[int] | str, longest: int = LONGEST_LOOP) -> bool:
     """Whether a turn, by its tokens or letters, ends in the same piece again and again. A small model gets caught like that
     ("Ra, Ra, Ra, ..."), and then nothing new comes: an engine ends it there, where it would end at its limit."""
-    for size in range(1, min(longest, len(turn) // LOOP_TIMES) + 1):
-        if turn[-1] == turn[-1 - size]:
-            span = max(LOOP_LENGTH, LOOP_TIMES * size)
-            if span <= len(turn) and turn[len(turn) - span + size :] == turn[len(turn) - span : -size]:
-                return True
+    if len(turn) < LOOP_LENGTH:
+        return False
+    # Engines ask this of hundreds of turns at once: where the last token stood before is looked up, not tried.
+    back = turn[: -max(LOOP_LENGTH, LOOP_TIMES * longest) - 1 : -1]
+    size, most = 0, min(longest, len(back) // LOOP_TIMES)
+    while (size := _next(back, size + 1, most)) > 0:
+        span = max(LOOP_LENGTH, LOOP_TIMES * size)
+        if back[size : size + 8] == back[:8] and back[size:span] == back[: span - size]:
+            return True
     return False
+
+
+def _next(back: Sequence[object], start: int, last: int) -> int:
+    """Where from `start` to `last` the first one stands again; 0 if nowhere."""
+    try:
+        return back.index(back[0], start, last + 1)
+    except ValueError:
+        return 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,7 +304,7 @@ class Trajectory:
             return None
         if self.error is not None:
             return self.error
-        if self.abstained is not None and self.stop == "answer":
+        if self.abstained is not None and (self.stop == "answer" or self.abstained.reason == "search_failed"):
             return self.abstained.words
         limits, num_turns = self.limits or {}, len(self.turns)
         idle = [turn for turn in self.turns if turn.was_written and turn.action is None]
@@ -402,7 +402,7 @@ class Trajectory:
 
 
 def _all_set(limits: Mapping[str, Any], *names: str) -> str:
-    return " or ".join(f"{name}={limits[name]}" for name in names if limits.get(name) is not None)
+    return " or ".join(f"{name}={limits[name]}" for name in names if limits.get(name) is not None) or names[-1]
 
 
 _LONGEST_LOOP = 800

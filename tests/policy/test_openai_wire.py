@@ -34,7 +34,7 @@ from parallelsearch import grammar
 from parallelsearch.errors import PolicyError, TransientError
 from parallelsearch.policy.base import Generation
 from parallelsearch.policy.openai import OpenAIPolicy
-from parallelsearch.policy.openai_wire import EventReader, Mould, Turn
+from parallelsearch.policy.openai_wire import EventReader, Mould, Turn, whole_end
 from parallelsearch.trajectory import Segment
 
 
@@ -553,3 +553,49 @@ def test_a_server_that_passes_the_stop_string_may_write_another_search(
     assert [problem.code for problem in parsed.problems] == (["several_searches"] if kept else [])
     assert "".join(said) == found.text
     assert turn.ran_on == ran_on
+
+
+_SAID = [
+    "<search> a </search>",
+    "</search>",
+    "<search>",
+    "<think> t </think>",
+    "<answer> b </answer>",
+    "\n2. ",
+    " x ",
+    "é",
+    "\U0001f600",
+]
+
+
+@given(parts=st.lists(st.sampled_from(_SAID), max_size=8), cuts=st.sets(st.integers(1, 120)), with_units=st.booleans())
+@example(parts=["<search> a </search>", "<search>", "\U0001f600", "</search>"], cuts={20, 29}, with_units=True)
+def test_where_a_turn_is_cut_on_its_way_changes_nothing(parts: list[str], cuts: set[int], with_units: bool) -> None:
+    """Some servers send the two halves of a character as two escapes, and these may come one by one."""
+    text = "".join(parts)
+    sent = "".join(map(chr, memoryview(text.encode("utf-16-le")).cast("H"))) if with_units else text
+    edges = [0, *sorted(cut for cut in cuts if cut < len(sent)), len(sent)]
+    found = []
+    for pieces in ([sent], [sent[start:end] for start, end in itertools.pairwise(edges)]):
+        said: list[str] = []
+        turn = Turn(grammar.STOP_STRINGS, said.append)
+        for piece in pieces:
+            turn.feed({"choices": [{"delta": {"content": piece}}]})
+        turn.feed({"choices": [{"delta": {}, "finish_reason": "length"}]})
+        made = turn.generation(len)
+        assert "".join(said) == made.text
+        found.append((made.text, made.finish, turn.has_stopped, turn.ran_on))
+    assert found[0] == found[1]
+    assert found[0][0] == text[: whole_end(text, grammar.STOP_STRINGS)]
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_what_stands_behind_a_search_counts_once_against_the_limit(size: int) -> None:
+    both = "<think> t </think><search> a </search><search> b </search>"
+    for text, most, ran_on in ((both, len(both), False), (both + "<search> " + "b" * 500, 200, True)):
+        turn = Turn(grammar.STOP_STRINGS, None, max_chars=most)
+        for start in range(0, len(text), size):
+            if not turn.ran_on:
+                turn.feed({"choices": [{"delta": {"content": text[start : start + size]}}]})
+        assert turn.ran_on == ran_on
+        assert turn.generation(len).text == both

@@ -93,6 +93,7 @@ async def test_prompt_must_be_the_policys_own() -> None:
         ("0123456789", 2, "01234567", "length"),
         ("01234567", 2, "01234567", "eos"),
         ("01</search>", 2, "01</sear", "length"),
+        ("01</search><search> b </search>", 5, "01</search>", "stop"),  # the second is cut off and never closed
         ("", 5, "", "eos"),
     ],
 )

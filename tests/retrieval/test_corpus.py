@@ -137,7 +137,7 @@ def test_a_folder_of_text_files(tmp_path: Path):
     assert len(list(read_corpus(tmp_path, on_bad=report.skip))) == 3
     assert report.num_skipped == 2
     assert any(problem.endswith("empty.md: is empty: it holds no text") for problem in report.problems)
-    assert other_kinds(tmp_path) == {".docx": 1}
+    assert other_kinds(tmp_path, tmp_path / "index") == {".docx": 1}
     (tmp_path / "none").mkdir()
     with pytest.raises(UsageError, match=r"holds no \.txt \.md .* files"):
         list(read_corpus(tmp_path / "none"))
@@ -211,6 +211,14 @@ def test_documents_have_the_titles_and_texts_of_their_own_headings(tmp_path: Pat
         ("# On C#\n", "On C#"),
         ("#\n# #\n## The Rhine ##  \n", "The Rhine"),
         ("**The Rhine**\n===", "The Rhine"),
+        ("- an item\ngoes on\n---\n\n# The Rhine", "The Rhine"),
+        ("1. an item\n   goes on\n---\n\n# The Rhine", "The Rhine"),
+        ("> a quote\ngoes on\n---\n# The Rhine", "The Rhine"),
+        ("***\n---\n_ _ _\n===\nThe Rhine\n---", "The Rhine"),
+        ("<!--\n# a licence\nthat nobody sees\n---\n-->\n# The Rhine", "The Rhine"),
+        ("```\n<!--\n```\n# The Rhine\n-->", "The Rhine"),
+        ("<!-- seen by nobody -->\nThe Rhine\n---", "The Rhine"),
+        ("# The &#xE000;Rhine `a`", "The \ue000Rhine a"),
     ],
 )
 def test_the_title_of_markdown_is_its_first_heading_in_plain_words(text: str, title: str):
@@ -225,6 +233,10 @@ def test_the_title_of_markdown_is_its_first_heading_in_plain_words(text: str, ti
         ("---\ntitle: 'The Rhine''s'\n...\ntext", "The Rhine's", "text"),
         ("---\ntitle: >-\n  The long\n  Rhine\ndate: 2020\n---\ntext", "The long Rhine", "text"),
         ("---\ndate: 2020\n---\n\n# The Rhine", "The Rhine", "\n# The Rhine"),
+        ('---\ntitle: "The long\n  Rhine" # a river\n---\ntext', "The long Rhine", "text"),
+        ("---\ntitle: 'The\n  Rhine''s'\n---\ntext", "The Rhine's", "text"),
+        ('---\ntitle: "Caf\\xE9 \\u2013 \\U00110000\\n\\ud800 Rhine"\n---\ntext', "Café – \ufffd \ufffd Rhine", "text"),
+        ("---\ntags: [\n  a,\n]\ntitle: The Rhine\n---\ntext", "The Rhine", "text"),
         ("---\ntext between rules\n---\nmore", "text between rules", None),
         ("---\n\n---\nmore", "", None),
         ("---\ntitle: never closed", "", None),
@@ -235,7 +247,8 @@ def test_front_matter_gives_the_title_and_is_no_text(text: str, title: str, rest
 
 
 @pytest.mark.parametrize(
-    "unit", ["#", "# ", "---\n", "```\n", "a: b\n", "- ", "[", "![](", "`", "*a", "_a ", "title\n"]
+    "unit",
+    ["#", "# ", "---\n", "```\n", "a: b\n", "- ", "[", "![](", "`", "*a", "_a ", "title\n", "<!--", "* ", "- a\n---\n"],
 )
 def test_hostile_markdown_takes_time_in_proportion(unit: str):
     begun = time.process_time()

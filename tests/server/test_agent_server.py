@@ -274,6 +274,8 @@ def test_a_bad_request_is_told_why(server: SearchProcess, body, status, message)
     ("body", "param"),
     [
         (body_for(parallelsearch={"kk": 3}), "parallelsearch.kk"),
+        (body_for(parallelsearch={"K": 3}), "parallelsearch.K"),
+        (body_for(parallelsearch={"k" * 500: 3}), f"parallelsearch.{'k' * 80}"),
         (body_for(parallelsearch={"k": 0}), "parallelsearch.k"),
         (body_for(parallelsearch={"timeout_s": 61}), "parallelsearch.timeout_s"),
         (body_for(parallelsearch={"dialect": "tags"}), "parallelsearch.dialect"),

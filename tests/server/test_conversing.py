@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ NOT_FOUND = "Not found in the corpus: no passage that was found supports an answ
         ("What is the name of the author of Hamlet?", "When was he born?"),
     ],
 )
-@pytest.mark.parametrize("answer", [NOT_FOUND, "I don't know.", ""])
+@pytest.mark.parametrize("answer", [NOT_FOUND, "I don't know.", "", "The search failed: Elastic was not reached"])
 def test_a_pronoun_for_somebody_who_was_not_found_is_left_to_the_context(asked, follow_up, answer):
     """The work that was asked about was not born; nor is it somebody of a question before."""
     earlier = [("Who painted Nympheas?", "Claude Monet"), (asked, answer)]
@@ -63,6 +64,18 @@ def test_what_was_named_in_a_question_without_an_answer_is_still_known():
     assert standalone("Where did he die?", asked) == "Where did Ludwig van Beethoven die?"
     named = [("What is the name of the author of Hamlet?", "William Shakespeare")]
     assert standalone("When was he born?", named) == "When was William Shakespeare born?"
+
+
+@pytest.mark.parametrize(
+    "follow_up", ["Did he he he he?", "Did their their their both Xx, Yy and Zz?", "he it they " * 400]
+)
+def test_a_long_conversation_takes_no_more_than_its_latest_questions(follow_up: str):
+    begun = time.process_time()
+    earlier = [("Who is older, Claude Monet or Camille Pissarro?", "Camille Pissarro"), *[(follow_up, "")] * 199]
+    assert len(standalone("Where was he born?", earlier)) < 2_000
+    assert (
+        time.process_time() - begun < 5
+    )  # who reads all of them anew for each takes minutes, and the first ones all memory
 
 
 @pytest.mark.parametrize(

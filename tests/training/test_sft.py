@@ -303,16 +303,24 @@ def test_folding_changes_nothing_but_the_speed(tokenizer: Any, file: Path, tmp_p
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's compiler asks for it, and warns itself
 def test_pieces_and_compiled_layers_change_nothing_but_the_speed(
-    tokenizer: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the compiler only the first half runs here: tracing the layers, for any shape. Making kernels takes a minute."""
     monkeypatch.setattr(Folded, "compile", functools.partialmethod(Folded.compile, backend="eager"))
     curves = []
-    for changes in ({}, {"train.micro_batch_tokens": 64}, {"train.micro_batch_tokens": 64, "model.compile": True}):
+    file = tmp_path / "unlike.jsonl"  # rows of one length would hide a piece that counts too much
+    names = [name if number % 4 else " ".join([name] * 20) for number, name in enumerate(NAMES)]
+    write_trajectories(file, [trajectory_of(name, TokenizerEncoder(tokenizer)) for name in names])
+    for changes in (
+        {"train.micro_batch_tokens": 100_000},  # all rows in one piece
+        {"train.micro_batch_tokens": 400},
+        {"train.micro_batch_tokens": 400, "model.compile": True},
+    ):
         out = tmp_path / str(len(curves))
         shared = {"model.lora_rank": 4, "model.fold": True, "train.batch_size": 8, "train.steps": 4}
         run(recipe_for(file, out, **shared, **changes), tokenizer)
-        curves.append([number for row in curve(out) for number in row])
+        figures = [(row["entropy"], row["mean_token_accuracy"]) for row in read_metrics(out / "metrics.jsonl")]
+        curves.append([number for row in [*curve(out), *figures] for number in row])
     assert curves[1] == pytest.approx(curves[0], rel=1e-3)
     assert curves[2] == pytest.approx(curves[0], rel=1e-3)
     longer = {"model.lora_rank": 4, "model.fold": True, "train.batch_size": 8, "train.steps": 5}

@@ -302,13 +302,13 @@ class Turn:
     def _add_content(self, piece: str) -> None:
         if not piece:
             return
+        if self._half or not piece.isascii():
+            piece, self._half = whole_start(self._half + piece)
+        self._count_chars(len(piece))
         if self.has_stopped:
             self._behind += piece
             self._read_behind()
             return
-        if self._half or not piece.isascii():
-            piece, self._half = whole_start(self._half + piece)
-        self._count_chars(len(piece))
         if not self._thought.is_closed:
             self._emit(self._thought.close())
         num_before = len(self._content)
@@ -333,7 +333,6 @@ class Turn:
         while (size := grammar.search_behind(self._behind) if is_search else None) is not None:
             if not size:
                 return  # it may still become one
-            self._count_chars(size)
             self._content += self._behind[:size]
             self._emit(self._behind[:size])
             self._behind = self._behind[size:]

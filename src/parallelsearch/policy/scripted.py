@@ -122,9 +122,9 @@ class ScriptedPolicy(Policy):
 
 def _cut(text: str, stop: Sequence[str], max_tokens: int) -> tuple[str, Finish]:
     """What a server would have written of this text."""
-    end = whole_end(text, stop)
     limit = max_tokens * _CHARS_PER_TOKEN
-    if end is not None and end <= limit:
+    end = whole_end(text[:limit], stop)
+    if end is not None:
         return text[:end], "stop"
     return (text[:limit], "length") if len(text) > limit else (text, "eos")
 

@@ -173,11 +173,14 @@ def _seen_files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def other_kinds(source: object) -> dict[str, int]:
-    """How many files of a folder are no documents, by the ending of their names, the most frequent first."""
+def other_kinds(source: object, index: str | os.PathLike[str]) -> dict[str, int]:
+    """How many files of a folder are no documents, by the ending of their names, the most frequent first. An index that lies
+    in the folder is none of them."""
     if not isinstance(source, str | os.PathLike) or not Path(source).is_dir():
         return {}
-    kinds = Counter(path.suffix.lower() for path in sorted(_seen_files(Path(source))))
+    built = Path(index).resolve()
+    files = (path for path in sorted(_seen_files(Path(source).resolve())) if built not in path.parents)
+    kinds = Counter(path.suffix.lower() for path in files)
     return {kind or "no ending": number for kind, number in kinds.most_common() if kind not in DOCUMENTS}
 
 

@@ -12,6 +12,7 @@ import io
 import itertools
 import logging
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,9 @@ Document = tuple[str, str]
 
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]++(.+)")
 _UNDERLINE = re.compile(r" {0,3}(?:=++|-++)[ \t]*+")
-_NO_TITLE_LINE = re.compile(r" {4}|[ \t]*+(?:$|\t|[-*+][ \t]|\d{1,9}[.)][ \t]|[>|<]|={3}|-{3})")
-"""What a line of equal signs or dashes does not make a title: nothing, code, an item, a quote, a table, a tag, a rule."""
+_RULE = re.compile(r" {0,3}(?:(?:\*[ \t]*+){3,}|(?:_[ \t]*+){3,}|(?:-[ \t]*+){3,}|={3,}+[ \t]*+)")
+_NO_TITLE_LINE = re.compile(r" {4}|[ \t]*+(?:$|\t|[-*+][ \t]|\d{1,9}[.)][ \t]|[>|<])")
+"""What a line of equal signs or dashes does not make a title: nothing, code, an item, a quote, a table, a tag."""
 _FENCE = re.compile(r"(?:[ \t]|[-*+][ \t]|\d{1,9}[.)][ \t])*+(`{3,}+(?=[^`]*+$)|~{3,}+)")
 _LINE_OF_SIGNS = re.compile(r"([!-/:-@\[-`{-~])\1++")
 
@@ -45,28 +47,32 @@ def markdown(text: str) -> Document:
 def _first_heading(text: str) -> str:
     """A line after `#` signs, or one that stands alone over a line of equal signs or dashes."""
     fence = above = ""
-    is_alone = True
-    for line in text.split("\n"):
-        line = line.rstrip("\r")
-        opened = _FENCE.match(line)
+    is_free = True  # a line that begins here goes on with nothing: no paragraph, item or quote
+    is_comment = False
+    for line in io.StringIO(text):  # by line feeds alone, and no further than the first heading
+        line = line.rstrip("\r\n")
+        title, above = above, ""
         if fence:
             signs = line.strip()
             if signs.startswith(fence) and not signs.strip(fence[0]):
                 fence = ""
-            above = ""
-        elif opened:
-            fence, above = opened[1], ""
+        elif is_comment or line.lstrip().startswith("<!--"):
+            is_comment, is_free = "-->" not in line, True
+        elif opened := _FENCE.match(line):
+            fence, is_free = opened[1], True
         elif heading := _HEADING.match(line):
+            is_free = True
             if words := _plain_words(_without_closing_signs(heading[1])):
                 return words
-            above = ""
-        elif above and is_alone and _UNDERLINE.fullmatch(line):
-            if words := _plain_words(above):
+        elif title and _UNDERLINE.fullmatch(line):
+            is_free = True
+            if words := _plain_words(title):
                 return words
-            above = ""
+        elif not line.strip() or _RULE.fullmatch(line):
+            is_free = True
         else:
-            is_alone = not above
-            above = "" if _NO_TITLE_LINE.match(line) else line
+            above = line if is_free and not _NO_TITLE_LINE.match(line) else ""
+            is_free = False
     return ""
 
 
@@ -78,42 +84,51 @@ def _without_closing_signs(heading: str) -> str:
 
 
 _KEY = re.compile(r"([A-Za-z_][\w.-]*+)[ \t]*+:(?:[ \t]++(.*))?")
+_BEGINS_BELOW = (None, ">", "|", ">-", "|-", ">+", "|+")
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)")
 _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*+)\"|'((?:[^']|'')*+)'")
 
 
 def _front_matter(text: str) -> Document:
     """The title that the block between `---` at the very beginning gives, and the text without that block. A block that
     holds anything but keys, what is indented below them, items and comments is text between two rules."""
-    lines = text.split("\n")
-    if lines[0].rstrip() != "---":
+    if text[: text.find("\n") + 1].rstrip() != "---":
         return "", text
+    lines = text.split("\n")
     title, key, num_keys = "", "", 0
     for number, line in enumerate(lines[1:], start=1):
         line = line.rstrip()
         if line in ("---", "..."):
-            return (title, "\n".join(lines[number + 1 :])) if num_keys else ("", text)
+            return (_unquoted(title), "\n".join(lines[number + 1 :])) if num_keys else ("", text)
         if found := _KEY.fullmatch(line):
             key, num_keys = found[1].lower(), num_keys + 1
             if key == "title":
-                title = _yaml_words(found[2] or "")
+                title = "" if found[2] in _BEGINS_BELOW else found[2]
         elif line.startswith((" ", "\t")):
             if key == "title":  # a long title goes on below
-                title = f"{title} {line.strip()}".strip()[:MAX_TITLE_CHARS]
-        elif line and not line.startswith(("-", "#")):
+                title = f"{title} {line.strip()}".strip()[:_MAX_HEADING_CHARS]
+        elif line and not line.startswith(("-", "#", "]", "}")):
             break
     return "", text
 
 
-def _yaml_words(value: str) -> str:
-    """A value of one line without its quotes or comment; the sign that a text begins below is no word."""
+def _unquoted(value: str) -> str:
+    """A value of YAML without its quotes or comment."""
     value = value.strip()
     if quoted := _QUOTED.match(value):
-        return re.sub(r"\\(.)", r"\1", quoted[1]) if quoted[1] is not None else quoted[2].replace("''", "'")
+        return whole(_ESCAPE.sub(_unescape, quoted[1])) if quoted[1] is not None else quoted[2].replace("''", "'")
     value = value.partition(" #")[0].rstrip()
-    return "" if value in (">", "|", ">-", "|-", ">+", "|+", "~", "null") else value
+    return "" if value in ("~", "null") else value
 
 
-_LITERAL = re.compile(r"(`++)(.+?)(?<!`)\1(?!`)|\\([!-/:-@\[-`{-~])")
+def _unescape(found: re.Match[str]) -> str:
+    code = int(found[1][1:], 16) if len(found[1]) > 1 else 0
+    if code:
+        return chr(code) if code <= sys.maxunicode else "\ufffd"
+    return " " if found[1] in "nt" else found[1]
+
+
+_LITERAL = re.compile(r"(?<!`)(`++)([^`]++)\1(?!`)|\\([!-/:-@\[-`{-~])")
 _LINK = re.compile(r"!?\[([^\[\]]*+)\](?:\((?:[^()]|\([^()]*+\))*+\)|\[[^\[\]]*+\])")
 _AUTOLINK = re.compile(r"<([a-z]+://[^<>\s]++)>")
 _INLINE_TAG = re.compile(r"</?(?:a|b|br|code|em|i|img|kbd|small|span|strong|sub|sup|u)\b[^<>]*+>", re.IGNORECASE)
@@ -121,7 +136,7 @@ _EMPHASIS = (
     re.compile(r"(\*{1,3}|~~)(?=[^\s*~])(.+?)(?<=\S)\1"),
     re.compile(r"(?<!\w)(_{1,3})(?=[^\s_])(.+?)(?<=\S)\1(?!\w)"),
 )
-_PRIVATE = re.compile("[\ue000-\uf8ff]")
+_PRIVATE = re.compile("([\ue000-\uf8ff])")
 _MAX_HEADING_CHARS = 2_000
 
 
@@ -141,8 +156,8 @@ def _plain_words(heading: str) -> str:
     for _ in range(2):  # bold may have italics in it
         for emphasis in _EMPHASIS:
             words = emphasis.sub(r"\2", words)
-    words = _PRIVATE.sub(lambda sign: literals[ord(sign[0]) - 0xE000], _unescaped(words))
-    return " ".join(words.split())
+    pieces = enumerate(_PRIVATE.split(words))  # every second one is such a sign; an entity may stand for one, too
+    return " ".join("".join(literals[ord(one) - 0xE000] if at % 2 else _unescaped(one) for at, one in pieces).split())
 
 
 def restructured(text: str) -> Document:

@@ -49,7 +49,7 @@ def build_index(
         raise UsageError(f"--faiss goes with --kind dense or hybrid, not with '{kind}'")
     if title_weight != 1 and kind not in ("bm25", "hybrid"):
         raise UsageError(f"--title-weight goes with --kind bm25 or hybrid, not with '{kind}'")
-    not_read = other_kinds(corpus)  # before the index is there, which may be in the same folder
+    not_read = other_kinds(corpus, out)
     if kind == "bm25":
         from parallelsearch.retrieval.bm25 import build_bm25
 

@@ -49,10 +49,15 @@ def fold(text: str) -> str:
     return unicodedata.normalize("NFC", text.translate(_NO_DECOMPOSITION))
 
 
+def spaced(text: str) -> str:
+    """With spaces around each character of a script without spaces: it is a word."""
+    return text if text.isascii() else _CJK.sub(r" \1 ", text)
+
+
 def split_words(text: str) -> list[str]:
-    """The folded words of a text. A character of a script without spaces is a word."""
+    """The folded words of a text."""
     text = fold(text)
-    return _ASCII_WORD.findall(text) if text.isascii() else _WORD.findall(_CJK.sub(r" \1 ", text))
+    return _ASCII_WORD.findall(text) if text.isascii() else _WORD.findall(spaced(text))
 
 
 class Analyzer:

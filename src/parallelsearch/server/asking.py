@@ -116,8 +116,9 @@ def read_body(kind: type[Body], body: bytes, example: str) -> Body:
         where = ".".join(str(part) for part in worst["loc"] if isinstance(part, int) or part.islower())
         why = worst["msg"].removeprefix("Value error, ")
         if worst["type"] == "extra_forbidden" and worst["loc"][:-1] == (EXTRA,):
-            known = AskOptions.model_fields
-            why = f"there is no such option.{nearest(str(worst['loc'][-1])[:80], known)} There are: {', '.join(known)}"
+            known, unknown = AskOptions.model_fields, str(worst["loc"][-1])[:80]
+            where = f"{EXTRA}.{unknown}"
+            why = f"there is no such option.{nearest(unknown, known)} There are: {', '.join(known)}"
         raise RefusalError(422, f"{where or 'the body'}: {why}", param=where or None) from None
 
 

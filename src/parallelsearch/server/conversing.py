@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from parallelsearch.answers import normalise, says_not_found
 from parallelsearch.data.alternatives import EDGE, compared, names_in, offered, words_of
+from parallelsearch.grounding import INSTEAD_OF_AN_ANSWER
 
 Pair = tuple[str, str]
 """An earlier question, and what was answered."""
@@ -175,14 +176,18 @@ _ASKS_WHO = re.compile(
 _ASKS_WHAT = re.compile(r"\b(?:what|which|where)\b", re.IGNORECASE)
 _NUMBERS = re.compile(r"(?<!\s)\s*+\[\d++(?:\s*+,\s*+\d++)*+\]")
 _MAX_ANSWER_WORDS = 8
+_MAX_NAME_CHARS, _MAX_NAMES = 100, 12
+"""More is no name. Without a limit one that stands for four pronouns in a message is four times as long in the next."""
+_EARLIER, _EARLIER_CHARS = 12, 1_000
+"""So many earlier questions, and so much of each, are read: each is read with those before it."""
 
 
 def standalone(question: str, earlier: Sequence[Pair]) -> str:
     """The question as one would ask it of somebody who heard nothing before; itself where it leans on nothing, or where what
     it leans on is not known."""
     known: list[Pair] = []
-    for asked, answer in earlier:
-        known.append((_resolved(asked, known), answer))
+    for asked, answer in earlier[-_EARLIER:]:
+        known.append((_resolved(asked[:_EARLIER_CHARS], known), answer[:_EARLIER_CHARS]))
     return _resolved(question, known)
 
 
@@ -313,17 +318,26 @@ def _thing(earlier: Sequence[Pair]) -> str:
 def _several(earlier: Sequence[Pair]) -> list[str]:
     for asked, answer in reversed(earlier):
         listed = [part.strip() for part in re.split(r",|\band\b", _NUMBERS.sub("", answer)) if part.strip()]
-        if len(listed) > 1 and all(part[0].isupper() and len(part.split()) <= 5 for part in listed):
+        if (
+            len(listed) > 1
+            and _are_names(listed)
+            and all(part[0].isupper() and len(part.split()) <= 5 for part in listed)
+        ):
             return listed
         names = [one for one in offered(asked) if one.lower() not in ("yes", "no")] or _names(asked)
-        if len(names) > 1:
+        if len(names) > 1 and _are_names(names):
             return names
     return []
 
 
 def _names(text: str) -> list[str]:
     """The names of a question, with the article they stand with."""
-    return [f"the {name}" if re.search(rf"\bthe {re.escape(name)}", text) else name for name in names_in(text)]
+    names = [name for name in names_in(text) if _are_names([name])]
+    return [f"the {name}" if re.search(rf"\bthe {re.escape(name)}", text) else name for name in names]
+
+
+def _are_names(found: Sequence[str]) -> bool:
+    return len(found) <= _MAX_NAMES and all(len(one) <= _MAX_NAME_CHARS for one in found)
 
 
 def _name_of(answer: str, asked: str) -> str:
@@ -333,14 +347,14 @@ def _name_of(answer: str, asked: str) -> str:
         return ""
     is_sentence = len(text.split()) > _MAX_ANSWER_WORDS or re.search(r"\b(?:is|was|are|were)\b", text) is not None
     if not is_sentence:
-        return "" if text[0].isdigit() else text
-    said = [name for name in names_in(text) if name not in asked and not name[0].isdigit()]
+        return text if _are_names([text]) and not text[0].isdigit() else ""
+    said = [name for name in names_in(text) if name not in asked and not name[0].isdigit() and _are_names([name])]
     return said[-1] if said else ""
 
 
 def _is_not_found(answer: str) -> bool:
     text = _NUMBERS.sub("", answer).strip().strip(EDGE)
-    return not text or says_not_found(text) or text.startswith(("Not found", "No answer"))
+    return not text or says_not_found(text) or text.startswith(INSTEAD_OF_AN_ANSWER)
 
 
 def _own(name: str) -> str:

@@ -336,14 +336,23 @@ def _folded_trainer(base: Any, folded: Folded, max_tokens: int) -> Any:
             if self._is_stale:
                 folded.refresh()
             pieces = pieces_of(inputs, max_tokens) if self.args.world_size == 1 else [inputs]
-            losses = []
+            losses, sizes = [], []
             for piece in pieces:
+                sizes.append(int((piece["labels"][:, 1:] >= 0).sum()))
                 losses.append(super().training_step(Maskless(), piece, num_items_in_batch))
                 folded.collect()
+            self._tell_once(sizes)
             self._is_stale = self.accelerator.sync_gradients
             if self._is_stale:
                 folded.average(self.accelerator)
             return sum(losses)
+
+        def _tell_once(self, sizes: Sequence[int]) -> None:
+            """TRL takes the mean of what each piece tells, and a piece of a few tokens must not count like a full one."""
+            for name in ("entropy", "mean_token_accuracy"):
+                told = self._metrics["train"][name]
+                total = sum(size * value for size, value in zip(sizes, told[-len(sizes) :], strict=True))
+                told[-len(sizes) :] = [total / max(1, sum(sizes))]
 
     return FoldedTrainer
 
