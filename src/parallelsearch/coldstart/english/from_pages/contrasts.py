@@ -21,6 +21,7 @@ from parallelsearch.coldstart.english.from_pages.fact_words import ASKS, NOUNS, 
 from parallelsearch.coldstart.english.from_pages.pages import Fact, Page
 from parallelsearch.coldstart.english.from_pages.reworded import possessive
 from parallelsearch.coldstart.english.from_pages.told import KINDS, sure_facts
+from parallelsearch.coldstart.english.from_pages.wordings import a_or_an
 from parallelsearch.coldstart.english.from_pages.works import Work
 from parallelsearch.coldstart.english.lessons.two_rounds import CRAFTS
 from parallelsearch.trajectory import Kind, Question
@@ -53,14 +54,15 @@ _OF_ONE_FACT = (
     "Can you look up {phrase}?",
 )
 _CHAINS = (
-    "Find the {role} of the {noun} {work}, and tell me: {asked}?",
-    "Look up who {verb} the {noun} {work}. {Asked}?",
-    "Somebody {verb} the {noun} {work}, and {asked}?",
-    "Take the {noun} {work} and its {role}: {asked}?",
-    "There is a person who {verb} the {noun} {work}. {Asked}?",
-    "First find out who {verb} the {noun} {work}, and then: {asked}?",
-    "{work}, {a_noun}, and the one who {verb} it: {asked}?",
+    "Find the {role} of the {noun} {work}, and then: what is the {fact} of that {person}?",
+    "Somebody {verb} the {noun} {work}, and what is the {fact} of that {person}?",
+    "Take the {noun} {work} and its {role}: what is the {fact} of that {person}?",
+    "The {noun} {work} has {a_role}, and what is the {fact} of that {person}?",
+    "{work}, {a_noun}, has {a_role}, and what is the {fact} of that {person}?",
+    "First look for the {role} of the {noun} {work}, and second: what is the {fact} of that {person}?",
+    "I know the {noun} {work} and want to know more of its {role}: what is the {fact} of that {person}?",
 )
+"""The lesson of a chain takes its second query from behind the first question word, so that no other stands before it."""
 _T = TypeVar("_T", Page, Work)
 Draft = tuple[str, str, list[str]]
 """A question, its answer, and the pages that have it."""
@@ -178,15 +180,19 @@ def _beside_a_work(work: Work, pages: Mapping[str, Page], rng: random.Random) ->
     page = pages[work.maker.name]
     craft = CRAFTS[work.noun]
     words = {"maker": page.name, "role": craft.role, "verb": craft.verb, "noun": work.noun, "work": work.name}
-    told = sure_facts(page)
+    told = _told_apart_from(pages[work.title], page)  # or the work's page would be quoted
     if not page.is_open or not told:
         return None
+    fact = rng.choice(sorted(told))
     subject = rng.choice(_BESIDE_A_WORK).format(**words)
-    fact = rng.choice([fact for fact in told if fact in ASKS] or [""])
-    if not fact:
-        return None
     text = _capital(f"{rng.choice(ASKS[fact]).format(x=subject)}?").replace(",?", "?")
-    return text, told[fact][0], [page.title]
+    return text, told[fact], [page.title]
+
+
+def _told_apart_from(first: Page, page: Page) -> dict[str, str]:
+    """What a page tells that the first one does not."""
+    told = {fact: value for fact, (value, _) in sure_facts(page).items() if fact in ASKS}
+    return {fact: value for fact, value in told.items() if not find_phrase(first.text, value)}
 
 
 def _of_one_fact(page: Page, rng: random.Random) -> Draft | None:
@@ -203,23 +209,21 @@ def _of_one_fact(page: Page, rng: random.Random) -> Draft | None:
 
 
 def _from_a_work(work: Work, pages: Mapping[str, Page], rng: random.Random) -> Draft | None:
-    """ "Look up who directed the film Blue Gate. In what year was that person born?"."""
+    """ "Take the film Blue Gate and its director: what is the year of birth of that person?"."""
     page = pages[work.maker.name]
     craft = CRAFTS[work.noun]
-    known = pages[work.title].text
-    told = {fact: value for fact, (value, _) in sure_facts(page).items() if fact in ASKS}
-    told = {fact: value for fact, value in told.items() if not find_phrase(known, value)}
+    told = _told_apart_from(pages[work.title], page)
     if not told:
         return None
     fact = rng.choice(sorted(told))
-    asked = rng.choice(ASKS[fact]).format(x=f"that {rng.choice(('person', craft.role))}")
     text = rng.choice(_CHAINS).format(
         role=craft.role,
+        a_role=a_or_an(craft.role),
         verb=craft.verb,
         noun=work.noun,
-        a_noun=f"{'an' if work.noun[0] in 'aeiou' else 'a'} {work.noun}",
+        a_noun=a_or_an(work.noun),
         work=work.name,
-        asked=asked,
-        Asked=_capital(asked),
+        fact=rng.choice(NOUNS[fact])[0],
+        person=rng.choice(("person", craft.role)),
     )
     return text, told[fact], [work.title, page.title]

@@ -25,7 +25,7 @@ from parallelsearch.coldstart.english.from_pages.fact_words import (
 )
 from parallelsearch.coldstart.english.from_pages.templates import Templates
 from parallelsearch.coldstart.english.from_pages.told import KINDS, OCCUPATIONS, Thing
-from parallelsearch.coldstart.english.from_pages.wordings import Said, event, listed, more_of, said_of
+from parallelsearch.coldstart.english.from_pages.wordings import Said, a_or_an, event, listed, more_of, said_of
 from parallelsearch.coldstart.english.lessons.two_rounds import CRAFTS
 from parallelsearch.coldstart.english.wide import Wide
 
@@ -79,7 +79,11 @@ class Asked:
 
 def reworded(asked: Asked, templates: Templates, rng: random.Random) -> str:
     """The question in a newer wording."""
-    template = rng.choice(templates.groups[_group(asked, rng)])
+    return filled(rng.choice(templates.groups[group_of(asked, rng)]), asked, templates, rng)
+
+
+def filled(template: str, asked: Asked, templates: Templates, rng: random.Random) -> str:
+    """A template of the question's group with its slots filled, and what people put around a question."""
     slots = _Slots(asked, templates, rng)
     text = _capital(_tidied(_with_slip(template, rng).format_map(slots)))
     text = _framed(text, slots.plain, templates, rng)
@@ -88,7 +92,8 @@ def reworded(asked: Asked, templates: Templates, rng: random.Random) -> str:
     return text
 
 
-def _group(asked: Asked, rng: random.Random) -> str:
+def group_of(asked: Asked, rng: random.Random) -> str:
+    """Which templates can ask this; drawn where several can."""
     wide, width = asked.wide, len(asked.things)
     form = wide.form
     if form == "facts_of_one":
@@ -369,7 +374,7 @@ class _Slots(dict[str, str]):
             "work": lambda: head,
             "works": lambda: f"{head}s",
             "role": lambda: craft.role,
-            "a_role": lambda: f"{'an' if craft.role[0] in 'aeiou' else 'a'} {craft.role}",
+            "a_role": lambda: a_or_an(craft.role),
             "made": lambda: craft.made,
             "verb": lambda: craft.verb,
             "maker": lambda: f"the {craft.role} of the {head} {self.plain[0]}",

@@ -69,6 +69,11 @@ _IN_TURN: tuple[Form, ...] = (
     "first_of", "which_of", "how_many_of", "last_of", "all_of", "each", "most_of", "which_of", "first_of", "none_of",
     "how_many_of", "last_of", "each", "all_of", "fewest_of", "facts_of_one", "several_questions", "none_of",
 )  # fmt: skip
+_NEWER_IN_TURN: tuple[Form, ...] = (
+    *_IN_TURN[:5], "several_questions", *_IN_TURN[5:10], "each", *_IN_TURN[10:15], "several_questions", *_IN_TURN[15:],
+    "facts_of_one",
+)  # fmt: skip
+"""With the newer wordings: what asks for several things in words of their own is asked for more often."""
 _MIXED_IN_TURN: tuple[Form, ...] = (
     "first_of", "how_many_of", "last_of", "which_of", "first_of", "each", "last_of", "all_of",
 )  # fmt: skip
@@ -89,7 +94,8 @@ def make_wide(
 ) -> list[Question]:
     """Parallel questions, so many of each number of parts. A corpus may give fewer."""
     maker = _Maker(things, seed, forbidden, min_of_a_kind, ways, max_uses)
-    return [question for width, count in counts.items() for question in maker.make(width, count, _IN_TURN)]
+    forms = _IN_TURN if ways.newer is None else _NEWER_IN_TURN
+    return [question for width, count in counts.items() for question in maker.make(width, count, forms)]
 
 
 def make_wide_mixed(

@@ -137,7 +137,7 @@ def _older_mixed_text(draft: Draft, rng: random.Random) -> str:
         "work": head,
         "works": plural(head),
         "role": craft.role,
-        "a_role": f"{'an' if craft.role[0] in 'aeiou' else 'a'} {craft.role}",
+        "a_role": wordings.a_or_an(craft.role),
         "made": craft.made,
         "verb": craft.verb,
         "noun": FACTS[wide.fact].noun,

@@ -68,8 +68,7 @@ def said_of(fact: str, target: str, plural_target: str = "", *, with_article: bo
     if fact == "family":
         words = f"to the family {target}"
         return Said(f"belong {words}", f"belongs {words}", "Do", "Does", f"belong {words}", f"belong {words}")
-    article = "an" if target[0] in "aeiou" else "a"
-    one = f"{article} {target}"
+    one = a_or_an(target)
     return Said(f"are {plural_target}", f"is {one}", "Are", "Is", plural_target, one)
 
 
@@ -352,6 +351,11 @@ def more_of(fact: str) -> dict[str, str]:
     counted, largest, smallest = _MORE[fact]
     amount = largest.removeprefix("the largest ")
     return {"counted": counted, "amount": amount, "largest": largest, "smallest": smallest}
+
+
+def a_or_an(noun: str) -> str:
+    """ "an author"."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def listed(names: Sequence[str], word: str, rng: random.Random | None = None) -> str:
