@@ -170,6 +170,19 @@ def test_slips_are_never_in_a_name_and_small_letters_spare_the_parts() -> None:
     assert 20 <= sum(text == text.lower() for text in texts) <= 110
 
 
+def test_names_without_a_mark_between_them_keep_their_capitals() -> None:
+    one = asked("first_of", "born", 3)
+    texts = [filled("Which one of them {did} {first}: {run}", one, TO_TRAIN, random.Random(seed)) for seed in range(60)]
+    assert all("Tobi Kern Vera Lind Nils Berg" in text for text in texts)
+    other = replace(one, things=[*one.things[:2], replace(one.things[2], name="Nils van Berg")])
+    assert ", " in filled("{run}: {who} {did} {first}?", other, TO_TRAIN, random.Random(0))
+    lines = [filled("{Who} {did} {first}?{lines}", one, TO_TRAIN, random.Random(seed)) for seed in range(200)]
+    plain = [text for text in lines if re.search(r"\n(?:the painter (?:called )?)?Tobi", text)]
+    assert len(plain) > 20
+    assert any("\n- tobi kern" in text for text in lines)
+    assert not any("\ntobi" in text for text in lines)
+
+
 def test_a_clause_behind_a_name_tells_something_else() -> None:
     one = asked("first_of", "born", 2)
     texts = [filled("Between {and}, {who} {did} {first}?", one, TO_TRAIN, random.Random(seed)) for seed in range(300)]

@@ -40,7 +40,8 @@ adjective where one fits, or asks of each name in turn."""
 MAX_REPEATED = 4
 MAX_ASIDES = 3
 MAX_DESCRIBED = 6
-"""So many names at most are asked for in turn, have a clause each, or a word each."""
+MAX_RUN = 5
+"""So many names at most are asked for in turn, have a clause each, have a word each, or stand without a comma."""
 
 _NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight"}
 _SLIPS = {
@@ -87,7 +88,7 @@ def filled(template: str, asked: Asked, templates: Templates, rng: random.Random
     slots = _Slots(asked, templates, rng)
     text = _capital(_tidied(_with_slip(template, rng).format_map(slots)))
     text = _framed(text, slots.plain, templates, rng)
-    if rng.random() < LOWER_CASE_SHARE:
+    if rng.random() < LOWER_CASE_SHARE and not slots.is_run:
         text = text.lower()
     return text
 
@@ -131,6 +132,8 @@ class _Slots(dict[str, str]):
         self.plain = [thing.name for thing in asked.things]
         self.is_pair = len(self.plain) == 2
         self.is_person = asked.things[0].is_person
+        self.is_run = False
+        """Whether only the capitals tell where a name ends: a prompt has its question on one line."""
         self.names = self._described()
         self.facts = [step.fact for step in self.wide.steps if step.round == self.wide.steps[-1].round]
         self.nouns = [rng.choice(NOUNS[fact]) for fact in self.facts if fact in NOUNS]
@@ -208,10 +211,12 @@ class _Slots(dict[str, str]):
         is_plain = (
             len(lengths) == 1 and lengths <= {1, 2} and all(word[0].isupper() for n in self.plain for word in n.split())
         )
-        return " ".join(self.plain) if is_plain and len(self.plain) <= 5 else ", ".join(self.plain)
+        self.is_run = is_plain and len(self.plain) <= MAX_RUN
+        return " ".join(self.plain) if self.is_run else ", ".join(self.plain)
 
     def _lined(self, items: Sequence[str]) -> str:
         bullet = self.rng.choice(self.templates.bullets)
+        self.is_run = not bullet
         lines = (
             f"\n{bullet.replace('#', str(number)).replace('@', chr(96 + number))}{item.rstrip(',')}"
             for number, item in enumerate(items, start=1)
