@@ -118,6 +118,12 @@ SOURCES: dict[str, Source] = {
             "c506396a10b550e55d80380b3f167bcb06326e3cf356717b401698736854e0db",
         ),
         _made(
+            "wide-reworded",
+            f"{_FROM_PAGES}:wide_reworded",
+            {"all": 400, "par": 350, "mixed": 50},
+            "f7cc2e31fe8ca5230176e1b0e91657a9c9fd0b7779e289e8b1af259a708f69d4",
+        ),
+        _made(
             "mixed-balanced",
             f"{_FROM_PAGES}:mixed_balanced",
             {"all": 600},

@@ -104,7 +104,7 @@ def test_pages_are_read_as_they_were_written(things: Things) -> None:
     assert all(words in thing.text for thing in things.all for _, words in thing.told.values())
 
 
-def _expected(question: Question) -> list[str]:
+def expected(question: Question) -> list[str]:
     """The answer by the world, without the package's own rule."""
     wide = wide_of(question)
     assert wide is not None
@@ -130,11 +130,11 @@ def test_answers_follow_from_the_pages(parallel: list[Question], mixed: list[Que
     assert len(parallel) == 7 * 24
     assert len(mixed) == 48
     for question in [*parallel, *mixed]:
-        expected = _expected(question)
-        assert exact_match(", ".join(expected), question.golden_answers), question
-        if len(expected) > 1:
-            assert question.metadata["answer_raw"] == expected
-            assert question.golden_answers[0] == f"{', '.join(expected[:-1])} and {expected[-1]}"
+        items = expected(question)
+        assert exact_match(", ".join(items), question.golden_answers), question
+        if len(items) > 1:
+            assert question.metadata["answer_raw"] == items
+            assert question.golden_answers[0] == f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def test_every_part_is_labelled(parallel: list[Question], mixed: list[Question]) -> None:

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from parallelsearch.coldstart.english import thoughts
 from parallelsearch.coldstart.english.evidence import best_clause
 from parallelsearch.coldstart.english.from_pages import unseen, wordings
 from parallelsearch.coldstart.english.from_pages.comparisons import make_comparisons
+from parallelsearch.coldstart.english.from_pages.contrasts import make_chain_contrasts, make_single_contrasts
 from parallelsearch.coldstart.english.from_pages.facts_and_chains import (
     links_of_works,
     make_chains,
     make_facts,
     read_links,
 )
-from parallelsearch.coldstart.english.from_pages.pages import is_thing, read_pages
+from parallelsearch.coldstart.english.from_pages.pages import is_somebody, is_thing, read_pages
 from parallelsearch.coldstart.english.from_pages.told import read_things, sure_enough
 from parallelsearch.coldstart.english.from_pages.two_rounds import make_two_rounds
 from parallelsearch.coldstart.english.from_pages.wide import make_wide, make_wide_mixed
@@ -42,6 +44,8 @@ from parallelsearch.trajectory import Kind, Question
 MAX_USES_OF_A_WORK = 10
 """In so many mixed questions of several parts a work is: works whose makers have a biography are few, and the widest
 questions come last."""
+CONTRAST_SHARE = 0.3
+"""Of the made facts and chains so many look like questions of several parts, and are none."""
 _NO_WIDE: Mapping[Kind, Mapping[int, int]] = MappingProxyType({})
 
 
@@ -127,10 +131,21 @@ class EnglishRules:
         made: list[Question] = []
         unused = {*needed, *kept_back}
         if num_facts or num_chains or num_comparisons:
-            pages = {title: page for title, page in read_pages(passages, forbidden, unused).items() if is_thing(title)}
-            links = [*links_of_works(read_works(passages, forbidden), pages), *read_links(passages, pages)]
-            made += make_facts(pages, num_facts, seed=seed, forbidden=forbidden)
-            made += make_chains(pages, links, num_chains, seed=seed, forbidden=forbidden)
+            pages = {
+                title: replace(page, is_person=page.is_person and is_somebody(page.text))
+                for title, page in read_pages(passages, forbidden, unused).items()
+                if is_thing(title)
+            }
+            works = read_works(passages, forbidden)
+            links = [*links_of_works(works, pages), *read_links(passages, pages)]
+            unlike = make_single_contrasts(
+                pages, works, int(CONTRAST_SHARE * num_facts), seed=seed, forbidden=forbidden
+            )
+            made += _spread(unlike, make_facts(pages, num_facts, seed=seed, forbidden=forbidden), num_facts)
+            unlike = make_chain_contrasts(
+                pages, works, int(CONTRAST_SHARE * num_chains), seed=seed, forbidden=forbidden
+            )
+            made += _spread(unlike, make_chains(pages, links, num_chains, seed=seed, forbidden=forbidden), num_chains)
             made += make_comparisons(pages, num_comparisons, seed=seed, forbidden=forbidden)
         if any(wide.values()):
             things = sure_enough(read_things(passages, forbidden, unused))
@@ -156,6 +171,16 @@ class EnglishRules:
         forbidden: Collection[str] = (),
     ) -> list[Question]:
         return await recombine(questions, search, encoder, settings, max_new, forbidden)
+
+
+def _spread(some: Sequence[Question], others: Sequence[Question], count: int) -> list[Question]:
+    """So many questions, `some` of them evenly among the others: whoever takes the first few gets as large a share."""
+    if not some:
+        return list(others[:count])
+    num_others = min(len(others), count - len(some))
+    places = {place * (num_others + len(some)) // len(some) for place in range(len(some))}
+    left, rest = iter(some), iter(others)
+    return [next(left) if place in places else next(rest) for place in range(num_others + len(some))]
 
 
 ENGLISH: Rules = EnglishRules()

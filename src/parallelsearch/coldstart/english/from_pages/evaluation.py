@@ -13,10 +13,11 @@ from dataclasses import replace
 
 from parallelsearch.answers import normalise
 from parallelsearch.coldstart.english.evidence import dates_in
-from parallelsearch.coldstart.english.from_pages.told import read_things
+from parallelsearch.coldstart.english.from_pages.told import Things, read_things, sure_enough
 from parallelsearch.coldstart.english.from_pages.two_rounds import ask_two_rounds
 from parallelsearch.coldstart.english.from_pages.unseen import kept_back
 from parallelsearch.coldstart.english.from_pages.wide import WIDTHS, make_wide, make_wide_mixed
+from parallelsearch.coldstart.english.from_pages.wordings import REWORDED
 from parallelsearch.coldstart.english.from_pages.works import MAX_OPENING_CHARS, Work, names_in_texts, read_works
 from parallelsearch.coldstart.english.questions import base_title
 from parallelsearch.data.made import Material
@@ -27,20 +28,35 @@ NUM_OF_EACH_WIDTH = 100
 NUM_MIXED_WIDE = {1: 20, 2: 40, 3: 30}
 """Mixed questions of the wide set by number of works: one work and two facts of its maker are three parts, two works four,
 three six."""
+NUM_REWORDED = 50
+NUM_MIXED_REWORDED = {1: 15, 2: 20, 3: 15}
+"""The same of the set in held-out wordings."""
 MAX_WORKS_OF_ONE = 7
 """Of one maker so many works at most are in the balanced set."""
 NUM_BALANCED = 600
 SEED = 20261116
+REWORDED_SEED = 20261117
 
 
 def wide(material: Material) -> list[Question]:
     """100 parallel questions of each number of parts from 2 to 8, and mixed ones of 3, 4 and 6."""
-    passages, works = material.passages, read_works(material.passages)
-    unseen = kept_back(passages, works)
-    seen = {passage.title for passage in passages} - unseen
-    things = read_things(passages, material.training_texts, seen | material.training_titles, works)
+    things = _things_kept_back(material)
     found = make_wide(things, dict.fromkeys(WIDTHS, NUM_OF_EACH_WIDTH), seed=SEED)
     return _labelled("wide", [*found, *make_wide_mixed(things, NUM_MIXED_WIDE, seed=SEED)])
+
+
+def wide_reworded(material: Material) -> list[Question]:
+    """50 parallel questions of each number of parts and mixed ones, all in wordings that no training question has."""
+    things = sure_enough(_things_kept_back(material))
+    found = make_wide(things, dict.fromkeys(WIDTHS, NUM_REWORDED), seed=REWORDED_SEED, ways=REWORDED)
+    mixed = make_wide_mixed(things, NUM_MIXED_REWORDED, seed=REWORDED_SEED, ways=REWORDED)
+    return _labelled("wide-reworded", [*found, *mixed])
+
+
+def _things_kept_back(material: Material) -> Things:
+    passages, works = material.passages, read_works(material.passages)
+    seen = {passage.title for passage in passages} - kept_back(passages, works)
+    return read_things(passages, material.training_texts, seen | material.training_titles, works)
 
 
 def mixed_balanced(material: Material) -> list[Question]:

@@ -85,6 +85,19 @@ def is_thing(title: str) -> bool:
     return _ABOUT_PAGES.match(title) is None
 
 
+_THE = re.compile(r"The (?!(?:Very |Most |Right )?(?:Rev|Hon|Ven|Reverend|Honou?rable|Venerable)\b)")
+_LIVED = re.compile(
+    rf"\b(?:born|{'|'.join(MONTHS)}|[Hh]e|[Ss]he|[Hh]is|[Hh]er|[Hh]im|son|daughter|brother|sister|wife|husband)\b"
+)
+
+
+def is_somebody(text: str) -> bool:
+    """Whether a page that begins as a biography, with two years in brackets, is one: so does "The Albigensian Crusade
+    (1209-1229) was a military campaign". Somebody has a day of birth or death, or is a he or a she, and nobody is called The.
+    The evaluation sets, which stay as they are, do not ask."""
+    return _THE.match(text) is None and _LIVED.search(text) is not None
+
+
 # ---- pages -----------------------------------------------------------------------------------------------------------
 
 _PARTICIPLE = re.compile(r"\w+ed|\w+en|born|built|made|held|set|found|known|sold|shot|led|lost|spent|first|originally")

@@ -17,14 +17,13 @@ import hashlib
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parallelsearch.answers import list_forms, normalise
 from parallelsearch.coldstart.english.from_pages import wordings
-from parallelsearch.coldstart.english.from_pages.comparisons import plural
-from parallelsearch.coldstart.english.from_pages.told import OCCUPATIONS, Thing, Things, may_be, one_name
+from parallelsearch.coldstart.english.from_pages.told import Thing, Things, may_be, one_name
 from parallelsearch.coldstart.english.from_pages.two_rounds import same_nation
-from parallelsearch.coldstart.english.lessons.two_rounds import CRAFTS
+from parallelsearch.coldstart.english.from_pages.worded import NO_KIND, Draft, text_of
 from parallelsearch.coldstart.english.wide import FACTS, METADATA, Form, Step, Wide, answer_of, number_of
 from parallelsearch.trajectory import Question, QuestionPart
 
@@ -70,14 +69,17 @@ _IN_TURN: tuple[Form, ...] = (
     "first_of", "which_of", "how_many_of", "last_of", "all_of", "each", "most_of", "which_of", "first_of", "none_of",
     "how_many_of", "last_of", "each", "all_of", "fewest_of", "facts_of_one", "several_questions", "none_of",
 )  # fmt: skip
+_NEWER_IN_TURN: tuple[Form, ...] = (
+    *_IN_TURN[:5], "several_questions", *_IN_TURN[5:10], "each", *_IN_TURN[10:15], "several_questions", *_IN_TURN[15:],
+    "facts_of_one",
+)  # fmt: skip
+"""With the newer wordings: what asks for several things in words of their own is asked for more often."""
 _MIXED_IN_TURN: tuple[Form, ...] = (
     "first_of", "how_many_of", "last_of", "which_of", "first_of", "each", "last_of", "all_of",
 )  # fmt: skip
 _OF_ONE = ("born", "died", "nation", "birthplace", "released", "published", "director", "author", "performer", "country",
            "population", "species", "family", "founded", "formed")  # fmt: skip
 _PEOPLE = frozenset({"born", "died", "nation", "birthplace", "is_a"})
-_NO_KIND = frozenset({"film", "performed", "started", "used", "known"})
-"""Words that a person's page gives as its head by mistake ("an American film and stage actor")."""
 
 
 def make_wide(
@@ -92,7 +94,8 @@ def make_wide(
 ) -> list[Question]:
     """Parallel questions, so many of each number of parts. A corpus may give fewer."""
     maker = _Maker(things, seed, forbidden, min_of_a_kind, ways, max_uses)
-    return [question for width, count in counts.items() for question in maker.make(width, count, _IN_TURN)]
+    forms = _IN_TURN if ways.newer is None else _NEWER_IN_TURN
+    return [question for width, count in counts.items() for question in maker.make(width, count, forms)]
 
 
 def make_wide_mixed(
@@ -113,15 +116,6 @@ def make_wide_mixed(
         for width, count in counts.items()
         for question in maker.make(width, count, _MIXED_IN_TURN if width > 1 else ("facts_of_one",), is_mixed=True)
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """A question before it is worded: what it says of itself, and the things behind its steps."""
-
-    wide: Wide
-    things: tuple[Thing, ...]
-    """One for each step."""
 
 
 class _Maker:
@@ -175,7 +169,7 @@ class _Maker:
 
     # ---- drawing -----------------------------------------------------------------------------------------------------
 
-    def _draft(self, form: Form, width: int, is_mixed: bool) -> _Draft | None:
+    def _draft(self, form: Form, width: int, is_mixed: bool) -> Draft | None:
         if form == "facts_of_one":
             return self._facts_of_a_maker() if is_mixed else self._facts_of_one(width)
         if form == "several_questions":
@@ -206,7 +200,7 @@ class _Maker:
         group = kinds[self.rng.choices(names, [len(kinds[name]) ** 0.5 for name in names])[0]]
         if fact in _PEOPLE and fact != "is_a" and self.rng.random() < 0.6:
             head = self.rng.choice(group).head
-            same = [thing for thing in group if thing.head == head and head not in _NO_KIND]
+            same = [thing for thing in group if thing.head == head and head not in NO_KIND]
             return same if len(same) >= self.min_of_a_kind else group
         return group
 
@@ -231,7 +225,7 @@ class _Maker:
         everyone = [*drawn, *(self._maker_of(work) for work in drawn)] if is_mixed else drawn
         return drawn if one_name(everyone) else None
 
-    def _choice(self, form: Form, fact: str, group: Sequence[Thing], width: int, is_mixed: bool) -> _Draft | None:
+    def _choice(self, form: Form, fact: str, group: Sequence[Thing], width: int, is_mixed: bool) -> Draft | None:
         """Things of which one is the first, last, most or fewest by itself, in an order that does not tell which."""
         drawn = self._sample(group, width, is_mixed)
         if drawn is None:
@@ -262,7 +256,7 @@ class _Maker:
 
     def _fitting(
         self, form: Form, fact: str, group: Sequence[Thing], width: int, count: int, is_mixed: bool
-    ) -> _Draft | None:
+    ) -> Draft | None:
         """Things of which `count` fit a target."""
         makers = self.makers if is_mixed else None
         if FACTS[fact].is_year:
@@ -304,7 +298,7 @@ class _Maker:
                 chosen.append(thing)
         return chosen
 
-    def _by_year(self, form: Form, fact: str, drawn: list[Thing], count: int, is_mixed: bool) -> _Draft | None:
+    def _by_year(self, form: Form, fact: str, drawn: list[Thing], count: int, is_mixed: bool) -> Draft | None:
         """ "before 1920", "after 1950": a year between those that fit and those that do not, with a year to spare."""
         makers = self.makers if is_mixed else None
         is_before = self.rng.random() < 0.5
@@ -328,30 +322,30 @@ class _Maker:
         drawn: Sequence[Thing],
         fits: Collection[str] | None,
         is_mixed: bool,
-    ) -> _Draft:
+    ) -> Draft:
         def holds(thing: Thing) -> bool | None:
             return None if fits is None else thing.title in fits
 
         if not is_mixed:
             steps = tuple(replace(_step(thing, fact), holds=holds(thing)) for thing in drawn)
-            return _Draft(Wide(form, fact, target, steps), tuple(drawn))
+            return Draft(Wide(form, fact, target, steps), tuple(drawn))
         makers = [self._maker_of(work) for work in drawn]
         first = [_step(work, _ROLES[work.head]) for work in drawn]
         then = [
             replace(_step(maker, fact), holds=holds(work), round=2, of=work.name)
             for work, maker in zip(drawn, makers, strict=True)
         ]
-        return _Draft(Wide(form, fact, target, (*first, *then)), (*drawn, *makers))
+        return Draft(Wide(form, fact, target, (*first, *then)), (*drawn, *makers))
 
-    def _facts_of_one(self, width: int) -> _Draft | None:
+    def _facts_of_one(self, width: int) -> Draft | None:
         thing = self.rng.choice(self.of_one) if self.of_one else None
         facts = _facts_of(thing) if thing is not None else []
         if thing is None or len(facts) < width or self.uses[thing.title] >= self.max_uses:
             return None
         chosen = self.rng.sample(facts, width)
-        return _Draft(Wide("facts_of_one", None, None, tuple(_step(thing, fact) for fact in chosen)), (thing,) * width)
+        return Draft(Wide("facts_of_one", None, None, tuple(_step(thing, fact) for fact in chosen)), (thing,) * width)
 
-    def _facts_of_a_maker(self) -> _Draft | None:
+    def _facts_of_a_maker(self) -> Draft | None:
         """One work, and two facts of the one who made it: a round for one thing, then one that fans out."""
         works = [work for kind in sorted(self.works) for work in self.works[kind]]
         work = self.rng.choice(works) if works else None
@@ -362,9 +356,9 @@ class _Maker:
         if len(facts) < 2:
             return None
         then = [replace(_step(maker, fact), round=2, of=work.name) for fact in self.rng.sample(facts, 2)]
-        return _Draft(Wide("facts_of_one", None, None, (_step(work, _ROLES[work.head]), *then)), (work, maker, maker))
+        return Draft(Wide("facts_of_one", None, None, (_step(work, _ROLES[work.head]), *then)), (work, maker, maker))
 
-    def _several_questions(self, width: int) -> _Draft | None:
+    def _several_questions(self, width: int) -> Draft | None:
         facts = [fact for fact in wordings.CLAUSES if any(len(g) >= 2 for g in self.groups[fact].values())]
         if len(facts) < width:
             return None
@@ -376,13 +370,13 @@ class _Maker:
         if not one_name(things) or any(self.uses[thing.title] >= self.max_uses for thing in things):
             return None
         steps = tuple(_step(thing, fact) for thing, fact in drawn)
-        return _Draft(Wide("several_questions", None, None, steps), tuple(things))
+        return Draft(Wide("several_questions", None, None, steps), tuple(things))
 
     # ---- wording -----------------------------------------------------------------------------------------------------
 
-    def _question(self, draft: _Draft, is_mixed: bool) -> Question:
-        wide, rng = draft.wide, self.rng
-        text = wordings.as_people_write(self._text(draft, is_mixed), rng)
+    def _question(self, draft: Draft, is_mixed: bool) -> Question:
+        wide = draft.wide
+        text = text_of(draft, is_mixed, self.ways, self.rng)
         items = answer_of(wide)
         titles = list(dict.fromkeys(thing.title for thing in draft.things))
         ids = {thing.title: list(thing.passage_ids) for thing in draft.things}
@@ -398,96 +392,6 @@ class _Maker:
             parts=[QuestionPart(thing.names, step.round) for thing, step in zip(draft.things, wide.steps, strict=True)],
             metadata={METADATA: wide.to_dict(), **({"answer_raw": items} if len(items) > 1 else {})},
         )
-
-    def _text(self, draft: _Draft, is_mixed: bool) -> str:
-        wide, rng = draft.wide, self.rng
-        if is_mixed:
-            return self._mixed_text(draft)
-        if wide.form == "facts_of_one":
-            facts_and, facts = wordings.facts_listed([step.fact for step in wide.steps], rng)
-            named = _named(draft.things[0], rng.random() < wordings.DESCRIBED_SHARE)
-            names = [step.fact for step in wide.steps]
-            return wordings.fill(
-                rng.choice(wordings.OF_ONE), names, rng, None, facts_and=facts_and, facts=facts, thing_named=named
-            )
-        if wide.form == "several_questions":
-            clauses = [
-                wordings.CLAUSES[step.fact].format(x=_named(thing, not thing.is_person))
-                for thing, step in zip(draft.things, wide.steps, strict=True)
-            ]
-            return wordings.several_in_one(clauses, rng)
-        assert wide.fact is not None
-        is_described = wide.fact != "is_a" and rng.random() < wordings.DESCRIBED_SHARE
-        names = [_named(thing, is_described) for thing in draft.things]
-        heads = {thing.head for thing in draft.things}
-        is_person = draft.things[0].is_person
-        head = heads.pop() if len(heads) == 1 and wide.fact != "is_a" else ""
-        several = self.ways.plurals.get(head) or (plural(head) if head else "")
-        thing_word = head if several and not is_person else "one"
-        things_word = several or ("people" if is_person else "ones")
-        which = "who" if is_person else f"which {head}" if head else "which"
-        words = {"things": things_word, "thing": thing_word, "which": which, "Which": which.capitalize()}
-        words["noun"] = FACTS[wide.fact].noun
-        is_pair = len(names) == 2
-        said: wordings.Said | None
-        ways: tuple[str, ...]
-        if wide.form in ("first_of", "last_of"):
-            ways = self.ways.first if wide.form == "first_of" else self.ways.last
-            if wide.fact == "born" and rng.random() < 0.25:
-                ways = wordings.OLDEST if wide.form == "first_of" else wordings.YOUNGEST
-            return wordings.fill(rng.choice(ways), names, rng, wordings.event(wide.fact), **words)
-        if wide.form in ("most_of", "fewest_of"):
-            ways = self.ways.most if wide.form == "most_of" else self.ways.fewest
-            return wordings.fill(rng.choice(ways), names, rng, None, **words, **wordings.more_of(wide.fact))
-        if wide.form == "each":
-            said = wordings.event(wide.fact) if FACTS[wide.fact].is_year else None
-            return wordings.fill(rng.choice(wordings.each_wordings(wide.fact)), names, rng, said, **words)
-        by_form = {
-            "how_many_of": wordings.HOW_MANY,
-            "which_of": wordings.WHICH,
-            "all_of": wordings.BOTH if is_pair else wordings.ALL,
-            "none_of": wordings.NEITHER if is_pair else wordings.NONE,
-        }
-        assert wide.target is not None
-        said = wordings.said_of(wide.fact, wide.target, plural(wide.target), with_article=self.ways.with_article)
-        return wordings.fill(rng.choice(by_form[wide.form]), names, rng, said, **words)
-
-    def _mixed_text(self, draft: _Draft) -> str:
-        wide, rng = draft.wide, self.rng
-        works = [thing for thing, step in zip(draft.things, wide.steps, strict=True) if step.round == 1]
-        craft = CRAFTS[works[0].head]
-        head = works[0].head
-        if wide.form == "facts_of_one":
-            facts_and, facts = wordings.facts_listed([step.fact for step in wide.steps[1:]], rng)
-            named = f"the {craft.role} of the {head} {works[0].name}"
-            return wordings.fill(
-                rng.choice(wordings.OF_ONE), ["", ""], rng, None, facts_and=facts_and, facts=facts, thing_named=named
-            )
-        assert wide.fact is not None
-        words = {
-            "work": head,
-            "works": plural(head),
-            "role": craft.role,
-            "a_role": f"{'an' if craft.role[0] in 'aeiou' else 'a'} {craft.role}",
-            "made": craft.made,
-            "verb": craft.verb,
-            "noun": FACTS[wide.fact].noun,
-        }
-        names = [work.name for work in works]
-        said: wordings.Said | None
-        ways = {
-            "first_of": wordings.CRAFT_FIRST,
-            "last_of": wordings.CRAFT_LAST,
-            "how_many_of": wordings.CRAFT_HOW_MANY,
-            "which_of": wordings.CRAFT_WHICH,
-            "all_of": wordings.CRAFT_ALL,
-            "each": wordings.CRAFT_EACH,
-        }[wide.form]
-        if wide.form in ("first_of", "last_of"):
-            said = wordings.event(wide.fact)
-        else:
-            said = wordings.said_of(wide.fact, wide.target) if wide.target is not None else None
-        return wordings.fill(rng.choice(ways), names, rng, said, **words)
 
 
 LAST_YEAR = 2024
@@ -553,11 +457,3 @@ def _differs(thing: Thing, fact: str, target: str, makers: Mapping[str, Thing] |
     if fact == "is_a":
         return value != target and not may_be(thing, target)
     return value != target
-
-
-def _named(thing: Thing, is_described: bool) -> str:
-    """The name, with a word for what it is where that is wanted and says no more than that."""
-    if not is_described or thing.head in _NO_KIND or (thing.is_person and thing.head not in OCCUPATIONS):
-        is_film = is_described and thing.head == "film" and not thing.is_person
-        return f"the film {thing.name}" if is_film else thing.name
-    return f"the {thing.head} {thing.name}"

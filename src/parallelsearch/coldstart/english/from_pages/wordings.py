@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from parallelsearch.coldstart.english.from_pages.templates import TO_MEASURE, TO_TRAIN, Templates
 from parallelsearch.coldstart.english.wide import FACTS
 from parallelsearch.data.alternatives import words_of
 
@@ -67,8 +68,7 @@ def said_of(fact: str, target: str, plural_target: str = "", *, with_article: bo
     if fact == "family":
         words = f"to the family {target}"
         return Said(f"belong {words}", f"belongs {words}", "Do", "Does", f"belong {words}", f"belong {words}")
-    article = "an" if target[0] in "aeiou" else "a"
-    one = f"{article} {target}"
+    one = a_or_an(target)
     return Said(f"are {plural_target}", f"is {one}", "Are", "Is", plural_target, one)
 
 
@@ -292,6 +292,10 @@ class Ways:
     """Of heads that have no regular one."""
     with_article: bool
     """ "in the Netherlands"."""
+    newer: Templates | None = None
+    """The newer wordings (`templates.py`), where they are used."""
+    newer_share: float = 0.0
+    """So often."""
 
 
 EVALUATED = Ways(FIRST, LAST, MOST, FEWEST, {}, with_article=False)
@@ -318,9 +322,13 @@ TRAINED = Ways(
         "Compare the {amount} of {some_and}. Which is the {smaller}?",
         "Compare {some_and}. Which one has fewer {counted} than {the_others}?",
     ),
-    {"genus": "genera", "species": "species"},
+    {"genus": "genera", "species": "species", "actress": "actresses"},
     with_article=True,
+    newer=TO_TRAIN,
+    newer_share=0.7,
 )
+REWORDED = replace(TRAINED, newer=TO_MEASURE, newer_share=1.0)
+"""Wordings that no training question has: all that `wide-reworded` is made with."""
 
 
 def each_wordings(fact: str) -> tuple[str, ...]:
@@ -343,6 +351,11 @@ def more_of(fact: str) -> dict[str, str]:
     counted, largest, smallest = _MORE[fact]
     amount = largest.removeprefix("the largest ")
     return {"counted": counted, "amount": amount, "largest": largest, "smallest": smallest}
+
+
+def a_or_an(noun: str) -> str:
+    """ "an author"."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def listed(names: Sequence[str], word: str, rng: random.Random | None = None) -> str:
