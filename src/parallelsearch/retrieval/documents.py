@@ -113,7 +113,8 @@ def _yaml_words(value: str) -> str:
     return "" if value in (">", "|", ">-", "|-", ">+", "|+", "~", "null") else value
 
 
-_LITERAL = re.compile(r"(`++)(.+?)(?<!`)\1(?!`)|\\([!-/:-@\[-`{-~])")
+# A run of backticks is tried once, from its start: from within it would take the square of its length.
+_LITERAL = re.compile(r"(?<!(?<!\\)`)(`++)(.+?)(?<!`)\1(?!`)|\\([!-/:-@\[-`{-~])")
 _LINK = re.compile(r"!?\[([^\[\]]*+)\](?:\((?:[^()]|\([^()]*+\))*+\)|\[[^\[\]]*+\])")
 _AUTOLINK = re.compile(r"<([a-z]+://[^<>\s]++)>")
 _INLINE_TAG = re.compile(r"</?(?:a|b|br|code|em|i|img|kbd|small|span|strong|sub|sup|u)\b[^<>]*+>", re.IGNORECASE)
