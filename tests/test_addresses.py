@@ -17,7 +17,7 @@ from parallelsearch.addresses import (
     open_search,
     with_whole_path,
 )
-from parallelsearch.errors import UsageError
+from parallelsearch.errors import IndexDamagedError, UsageError
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import build_bm25
 from parallelsearch.retrieval.rerank import RerankRetriever
@@ -41,8 +41,18 @@ def test_unknown_and_half_addresses_say_what_to_type(tmp_path: Path) -> None:
         open_policy("demo:x")
     with pytest.raises(UsageError, match="put its kind before it, for example bm25:"):
         open_retriever(str(tmp_path))
+    corpus = tmp_path / "my corpus.jsonl"
+    corpus.write_text("{}")
+    with pytest.raises(
+        UsageError, match=rf"is a file: build an index with 'parallelsearch index '{corpus}' --out my-index"
+    ):
+        open_retriever(str(corpus))
+    with pytest.raises(IndexDamagedError, match=rf"is a file, not an index.*parallelsearch index '{corpus}' --out DIR"):
+        open_retriever(f"bm25:{corpus}")
+    with pytest.raises(UsageError, match="For a search server write http://localhost:8000/retrieve"):
+        open_retriever("localhost:8000")
     for address in ("bm25:", "hybrid: ", "searxng:", "rerank:", "faiss:"):
-        with pytest.raises(UsageError, match="ends after the colon; say what it points to"):
+        with pytest.raises(UsageError, match=f"ends after the colon; it goes on like {address.strip()}[A-Z]"):
             open_retriever(address)
     with pytest.raises(UsageError, match=r"needs a cross-encoder and a search: rerank:MODEL\+ADDRESS"):
         open_retriever("rerank:model")

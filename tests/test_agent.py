@@ -95,6 +95,33 @@ def test_an_empty_question_is_refused(quick):
         next(quick.stream(" "))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda agent: agent.ask(None), "a question is a text or a Question, not NoneType"),
+        (lambda agent: agent.ask([QUESTION]), "not list; for a list: ask_many"),
+        (lambda agent: agent.ask("?! 🙂"), "no word in it"),
+        (lambda agent: agent.ask_many(QUESTION), "many questions are a list of them"),
+        (lambda agent: agent.ask(QUESTION, k=0), "k is the number of hits"),
+        (lambda agent: agent.ask(QUESTION, k="3"), "from 1 to 1000, not '3'"),
+        (lambda agent: agent.ask(QUESTION, limits={"max_turns": 2}), r"written Limits\(max_turns=2\), not as dict"),
+        (lambda agent: agent.ask(QUESTION, sampling=0.7), r"Sampling\(temperature=0.7\), not as float"),
+        (lambda agent: agent.ask(QUESTION, answer_with="demo"), r"open_policy\('hf:...'\), not str"),
+        (lambda agent: Agent(None), "a policy is an address, such as 'auto', or a Policy, not NoneType"),
+        (lambda agent: Agent("demo", limits={"max_turns": 2}), "not as dict"),
+    ],
+)
+def test_wrong_use_is_told_what_to_write(quick, wrong, words):
+    with pytest.raises(UsageError, match=words):
+        wrong(quick)
+
+
+def test_one_of_many_that_is_no_question_costs_no_other(quick):
+    right, wrong = quick.ask_many([QUESTION, None])
+    assert right.answer == "Camille Pissarro"
+    assert "not NoneType" in wrong.error
+
+
 def test_who_leaves_a_loop_cancels_the_rollout():
     policy = Watched()
     with Agent(policy) as agent:

@@ -298,6 +298,11 @@ def about(question: str, answer: str, *passages: tuple[str, str], queries: list[
 
 TITAN = ("Christiaan Huygens", "He found Titan, a moon of Saturn. He died in 1695.")
 ABBA = ("Addis Ababa", "The capital of Ethiopia. Amharic is spoken there by 2 million.")
+CUP_1930 = ("1930 FIFA World Cup", "Uruguay beat Argentina in the final of the first World Cup.")
+RUHE, AMERICAN = (
+    ("Martin Ruhe", "Martin Ruhe shot the film The American."),
+    ("The American (2010 film)", "With George Clooney and Thekla Reuten."),
+)
 KAFKA, VIENNA = ("Franz Kafka", "Born in Prague."), ("University of Vienna", "Sigmund Freud taught there.")
 
 
@@ -327,6 +332,16 @@ KAFKA, VIENNA = ("Franz Kafka", "Born in Prague."), ("University of Vienna", "Si
         ),
         ("In which cities were Franz Kafka and Sigmund Freud born?", "Prague and Vienna", [KAFKA, VIENNA], None),
         ("What is the capital of Luxembourg?", "Luxembourg", [("Luxembourg", "Its capital is Luxembourg.")], None),
+        # The number tells which one was asked for; that of a title only tells it from others.
+        ("Who lost the final of the 1990 FIFA World Cup?", "Argentina", [CUP_1930], "unsupported"),
+        ("Who lost the final of the 1930 FIFA World Cup?", "Argentina", [CUP_1930], None),
+        ("Who was in the cast of the film shot by Martin Ruhe?", "Thekla Reuten", [RUHE, AMERICAN], None),
+        # Without a name: what is asked of a thing says nothing of which thing it is, nor does the one who asks.
+        ("how many legs does a beetle have?", "2", [ABBA], "parts_missing"),
+        ("how many million speak amharic?", "2", [ABBA], None),
+        ("How do I mend a bicycle?", "1695", [TITAN], "unsupported"),
+        ("when was ada lovelace born?", "Prague", [KAFKA], "unsupported"),
+        ("who was born first?", "Prague", [KAFKA], None),
     ],
 )
 def test_an_answer_rests_on_passages_that_have_to_do_with_the_question(question, answer, passages, reason):

@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-from collections.abc import Callable
+import re
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from parallelsearch.retrieval.own import Backend
 
 logger = logging.getLogger(__name__)
+_HOST_AND_PORT = re.compile(r"[\w.-]+:\d{1,5}(?:/.*)?")
 
 # ---- the table -------------------------------------------------------------------------------------------------------
 
@@ -173,7 +176,7 @@ def _found(address: str, what: str, known: tuple[Address, ...]) -> tuple[Address
     if row is None or (rest and ":" not in row.form):
         raise _unknown(what, address, known)
     if not rest and row.form.partition(":")[2]:
-        raise UsageError(f"the address '{address}' ends after the colon; say what it points to")
+        raise UsageError(f"the address '{address}' ends after the colon; it goes on like {row.form}")
     return row, rest
 
 
@@ -181,9 +184,21 @@ def _unknown(what: str, address: str, known: tuple[Address, ...]) -> UsageError:
     rows = "\n".join(f"  {row.form:<28} {row.meaning}" for row in known)
     schemes = [row.scheme for row in known]
     hint = nearest(address.partition(":")[0], schemes)
-    if not hint and Path(address).is_dir():
-        hint = f" '{address}' is a folder: put its kind before it, for example {schemes[1]}:{address}"
+    if not hint:
+        hint = _meant(address.strip(), what, schemes)
     return UsageError(f"'{address}' is no {what} address.{hint} Known addresses:\n{rows}")
+
+
+def _meant(address: str, what: str, schemes: Sequence[str]) -> str:
+    """What to type for something that is there but has no scheme before it."""
+    if Path(address).is_dir():
+        return f" '{address}' is a folder: put its kind before it, for example {schemes[1]}:{address}."
+    if what == "search" and Path(address).is_file():
+        build = f"parallelsearch index {shlex.quote(address)} --out my-index"
+        return f" '{address}' is a file: build an index with '{build}', then search bm25:my-index."
+    if what == "search" and _HOST_AND_PORT.fullmatch(address):
+        return f" For a search server write http://{address.partition('/')[0]}/retrieve."
+    return ""
 
 
 # ---- opening ---------------------------------------------------------------------------------------------------------

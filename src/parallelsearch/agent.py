@@ -33,7 +33,7 @@ from parallelsearch.retrieval.own import Backend
 from parallelsearch.retrieving import DEFAULT_K, Retrieval, Split, retrieve, split
 from parallelsearch.rollout import Event, OnEvent, rollout
 from parallelsearch.rollouts import MAX_CONCURRENT, rollout_many
-from parallelsearch.search import Search
+from parallelsearch.search import Search, check_k
 from parallelsearch.trajectory import Question, Trajectory
 
 T = TypeVar("T")
@@ -203,9 +203,12 @@ class Agent:
         `answer_with` is another model, by its address or as an object, that reads what the policy found and answers."""
         refuse_unknown(unknown, _AGENT_OPTIONS, "Agent")
         self.policy = open_policy(policy) if isinstance(policy, str) else policy
+        if not isinstance(self.policy, Policy):
+            raise UsageError(f"a policy is an address, such as 'auto', or a Policy, not {type(policy).__name__}")
         self.search = search_of(search, k)
         self.limits, self.sampling = limits or Limits(), sampling or Sampling()
         self.reader = open_policy(answer_with) if isinstance(answer_with, str) else answer_with
+        _check({"limits": limits, "sampling": sampling, "answer_with": self.reader})
         self._options: dict[str, Any] = {"dialect": dialect, "streaming_dispatch": streaming_dispatch}
         self._options["answer_with"] = self.reader
         self.abstain = abstain
@@ -219,6 +222,9 @@ class Agent:
         """Whether to abstain, and what `rollout` is given: the agent's own settings, and a question's in their place."""
         refuse_unknown(options, kind.__annotations__, of)
         settings = {"limits": self.limits, "sampling": self.sampling, **self._options, **options}
+        _check(settings)
+        if settings.get("k") is not None:
+            check_k(settings["k"], self.search.max_k)
         return bool(settings.pop("abstain", self.abstain)), settings
 
     async def _policy_for(self, settings: Mapping[str, Any]) -> Policy:
@@ -362,3 +368,17 @@ class Agent:
 
 
 _AGENT_OPTIONS = tuple(name for name in inspect.signature(Agent.__init__).parameters if name not in ("self", "unknown"))
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    """Refuse at once what would break in the middle of a question, and say what to write."""
+    limits, sampling, reader = (settings.get(name) for name in ("limits", "sampling", "answer_with"))
+    if limits is not None and not isinstance(limits, Limits):
+        raise UsageError(f"limits are written Limits(max_turns=2), not as {type(limits).__name__}")
+    if sampling is not None and not isinstance(sampling, Sampling) and not callable(sampling):
+        raise UsageError(f"sampling is written Sampling(temperature=0.7), not as {type(sampling).__name__}")
+    if reader is not None and not isinstance(reader, Policy):
+        raise UsageError(
+            f"answer_with takes a Policy, such as open_policy('hf:...'), not {type(reader).__name__}; Agent(answer_with=...) "
+            "takes an address, too"
+        )

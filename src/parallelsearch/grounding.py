@@ -7,7 +7,7 @@ asked. A number that names nothing is no citation: it is taken out of the answer
 `abstention_of` reads a record and says why its answer should not be given: every search failed, there is none, the model
 says itself that it found none, no passage was shown, none that has to do with the question holds the answer's words, or a
 thing compared was not found. To do with the question: a passage mentions a name of the question, or one that leads on from
-such a passage; where the question has no name in it, one of its words that say something.
+such a passage; where the question has no name in it, one of its words that say what it is about.
 Nothing here judges whether a passage proves the answer; a misread passage is not noticed.
 """
 
@@ -33,6 +33,10 @@ _SAYS_NOTHING = STOP_WORDS | words_of(
     "know name give find about"
 )
 """Words of a question that say nothing about what it is about."""
+_ASKED = words_of(
+    "born birth died death year date first last older younger oldest youngest wrote made called same both today currently"
+)
+"""Words that say what is asked of a thing, and not of which."""
 _NONE_OR_ALL = re.compile(r"(?:none|neither|all|both)(?: of (?:them|these)| (?:three|four|five|six|seven|eight))?")
 _ASKS_FOR_NUMBER = re.compile(
     r"\bhow (?:many|much|long|old|far|tall)\b|\bdifference\b|\b(?:years?|days|months|decades|centuries) "
@@ -218,7 +222,7 @@ def abstention_of(trajectory: Trajectory) -> Abstention | None:
     if is_computed(trajectory.question, plain):
         # A number may stand in a passage; how many of a list it is does not.
         is_number = _ASKS_FOR_NUMBER.search(trajectory.question) is not None and not evidence.is_list
-        if (is_number and evidence.holders(plain)) or not evidence.missing_parts():
+        if (is_number and evidence.holders(plain)) or evidence.has_basis():
             return None
         return Abstention("parts_missing", answer)
     names_source = any(1 <= number <= len(sources) for number in _numbers_in(answer or ""))
@@ -260,25 +264,36 @@ class _Evidence:
         """The sources that mention a name asked for: one of the question, or one that a source which is itself related
         mentions, and that a sub-query asked for or a source is about. Where the question has no name in it, its words are
         what is asked for; where these say nothing either (`Who is he?`), every source may be meant."""
-        first = self.question.partition(" ")[0].strip(
-            EDGE
-        )  # `Qui`, `Wer` and `Tell` have their capital from their place
+        # `Qui`, `Wer` and `Tell` have their capital from their place.
+        first = self.question.partition(" ")[0].strip(EDGE)
         names = {name for name in names_in(self.question) if name != first}
-        names = names or {word for word in _plain(self.question).split() if word not in _SAYS_NOTHING}
+        words = {word for word in _plain(self.question).split() if word not in _SAYS_NOTHING}
+        names = names or words - _ASKED or words
         if not names:
             return [source.number for source in self.sources]
         related: set[int] = set()
+        leads: set[str] = set()
         while True:
             more = {number for number in self._texts if any(self._mentions(number, name) for name in names)}
-            links = {name for name in self._links - names if any(self._mentions(number, name) for number in more)}
-            if more == related and not links:
+            more |= {number for number in self._texts if any(self._mentions(number, lead, False) for lead in leads)}
+            further = {
+                lead
+                for lead in self._links - names - leads
+                if any(self._mentions(number, lead, False) for number in more)
+            }
+            if more == related and not further:
                 return sorted(related)
-            related, names = more, names | links
+            related, leads = more, leads | further
 
     def missing_parts(self) -> list[str]:
         """The things compared that no source mentions."""
         missing = [part for part in self._parts if not any(self._mentions(n, part) for n in self._texts)]
         return missing if self._compares or len(missing) == len(self._parts) else []
+
+    def has_basis(self) -> bool:
+        """Whether something was found of what a computed answer is computed from: all things compared, or, where the
+        question names nothing, a passage to do with it."""
+        return not self.missing_parts() if self._parts else bool(self._related())
 
     def about_parts(self) -> list[int]:
         """For each part the sources under its name, or else all that mention it."""
@@ -289,12 +304,15 @@ class _Evidence:
             chosen |= titled or {number for number in self._texts if self._mentions(number, part)}
         return sorted(chosen)
 
-    def _mentions(self, number: int, name: str) -> bool:
+    def _mentions(self, number: int, name: str, with_numbers: bool = True) -> bool:
         """Two words of a name must both be there, of more two thirds: `the first modern Olympic Games` is `1896 Summer
-        Olympics`."""
+        Olympics`. A number asked for must be there, since the World Cup of 1930 is not that of 2022; one that only tells a
+        title from others need not: `The American (2010 film)`."""
         text, stems = self._texts[number], _stems(name)
-        num_found = sum((f" {stem} " if stem.isdigit() else f" {stem}") in text for stem in stems)
-        return num_found == len(stems) or (num_found >= 2 and 3 * num_found >= 2 * len(stems))
+        found = [stem for stem in stems if (f" {stem} " if stem.isdigit() else f" {stem}") in text]
+        if with_numbers and any(stem.isdigit() and stem not in found for stem in stems):
+            return False
+        return len(found) == len(stems) or (len(found) >= 2 and 3 * len(found) >= 2 * len(stems))
 
 
 def _is_telling(word: str) -> bool:

@@ -103,9 +103,12 @@ async def rollout(
     the policy's own answer stands, and the record says so.
     """
     asked = Question(question) if isinstance(question, str) else question
-    if not asked.question.strip():
+    if not isinstance(asked, Question):
+        raise UsageError(f"a question is a text or a Question, not {type(asked).__name__}; for a list: ask_many")
+    if asked.is_empty:
         raise UsageError(
-            "the question is empty; type one, for example: Who is older, Claude Monet or Camille Pissarro?"
+            "the question is empty, there is no word in it; type one, for example: "
+            "Who is older, Claude Monet or Camille Pissarro?"
         )
     talk = open_dialect(dialect if dialect is not None else policy.dialect)
     if talk.tools and not policy.takes_tools:

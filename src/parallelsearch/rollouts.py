@@ -60,6 +60,8 @@ async def rollout_each(
     """`rollout_many` for more trajectories than memory should hold: `on_done` gets each as it ends, with its number, and
     nothing is kept. What `on_done` raises ends all that are left."""
     refuse_unknown(options, RolloutOptions.__annotations__, "rollout_many")
+    if isinstance(questions, str):  # each letter would be one
+        raise UsageError("many questions are a list of them; for a single one use ask, or put it into a list")
     drawn = sampling or Sampling()
 
     async def one(number: int, question: Question | str) -> None:
@@ -107,7 +109,7 @@ async def in_order(
 
 def failed(question: Question | str, error: Exception, elapsed_s: float = 0.0) -> Trajectory:
     """The record of a question on which something broke before there was a trajectory."""
-    trajectory = Trajectory.of(Question(question) if isinstance(question, str) else question)
+    trajectory = Trajectory.of(question if isinstance(question, Question) else Question(str(question)))
     trajectory.stop, trajectory.elapsed_s = "error", elapsed_s
     trajectory.error = str(error) if isinstance(error, ParallelSearchError) else f"{type(error).__name__}: {error}"
     return trajectory

@@ -69,6 +69,12 @@ class _Job:
         self.end_s = 0.0
 
 
+def check_k(k: int, max_k: int) -> None:
+    """Refuse what cannot be a number of hits."""
+    if not isinstance(k, int) or not 1 <= k <= max_k:
+        raise UsageError(f"k is the number of hits for a query: from 1 to {max_k}, not {k!r}")
+
+
 class Search:
     """Answers queries concurrently over one retriever."""
 
@@ -94,8 +100,7 @@ class Search:
         `rate_per_s` limits queries sent to the backend; `max_batch` and `max_concurrency` default to what the backend
         says it can take. `cache_size` answers are kept, in at most `max_cache_bytes`. Event loops share the cache; each has
         a queue and a rate of its own."""
-        if k < 1 or k > max_k:
-            raise UsageError(f"k is the number of hits for a query: from 1 to {max_k}, not {k}")
+        check_k(k, max_k)
         if not timeout_s > 0 or attempts < 1:  # not: NaN is neither
             raise UsageError(f"a search needs timeout_s > 0 and attempts >= 1, not {timeout_s} and {attempts}")
         self.retriever = retriever = as_retriever(backend)

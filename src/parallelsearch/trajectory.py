@@ -83,6 +83,11 @@ class Question:
         self.question, self.id = whole(self.question), whole(self.id)
         self.golden_answers = [whole(answer) for answer in self.golden_answers]
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is asked: there is no letter or digit in it."""
+        return not any(map(str.isalnum, self.question))
+
 
 @dataclass(slots=True)
 class Call:

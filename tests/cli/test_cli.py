@@ -4,6 +4,8 @@ import io
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from free_ports import free_port
 from parallelsearch.cli import doctor
 from parallelsearch.cli.app import COMMANDS, app
 from parallelsearch.cli.terminal import LiveNarrator, trajectory_view
@@ -144,6 +147,9 @@ def test_index_says_what_of_a_folder_was_not_read(tmp_path):
     ("arguments", "status", "words"),
     [
         (["ask", "  "], 2, ["empty"]),
+        (["ask", "???"], 2, ["no word in it"]),
+        (["split", "..."], 2, ["no word in it", "parallelsearch split"]),
+        (["ask", MONET, "--policy", "openai:"], 2, ["openai:BASE_URL#MODEL"]),
         (["ask", MONET, "--search", "bm52:x"], 2, ["Did you mean 'bm25'"]),
         (["ask", MONET, "--policy", "gpt"], 2, ["openai:BASE_URL#MODEL"]),
         (["ask", MONET, "--search", "bm25:nowhere"], 1, ["nowhere", "parallelsearch index"]),
@@ -176,6 +182,63 @@ def test_index_says_what_of_a_folder_was_not_read(tmp_path):
 )
 def test_bad_input_gets_a_message_and_no_traceback(tmp_path, arguments, status, words):
     fails(run(*arguments, cwd=tmp_path), status, *words)
+
+
+@pytest.mark.parametrize("command", ["ask", "split", "retrieve"])
+def test_a_question_is_taken_without_quotes_too(command):
+    words = MONET.split()
+    result = run(command, *words, "--policy", "demo", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["question"] == " ".join(words)
+
+
+def test_a_terminal_without_unicode_shows_the_answer():
+    result = run("ask", MONET, env={"PYTHONIOENCODING": "ascii"})
+    assert result.returncode == 0, result.stderr
+    assert "answer: Camille Pissarro" in result.stdout
+    assert result.stdout.isascii()
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 120])
+def test_the_timing_fits_the_terminal(width):
+    turns = [
+        Turn([Query("When was Camille Pissarro of Saint Thomas born?", [], start_s=6.0, end_s=6.5)], generate_s=6.0),
+        Turn(start_s=7.0, generate_s=3.0),
+    ]
+    done = Trajectory("q", turns=turns, answer="a", stop="answer", elapsed_s=10.0)
+    written = io.StringIO()
+    Console(width=width, file=written).print(trajectory_view(done, width))
+    shown = written.getvalue().splitlines()
+    lines = shown[next(n for n, line in enumerate(shown) if line.startswith("turn 1")) :]
+    assert len(lines) == 3
+    assert all("━" in line and line.rstrip().endswith(("ms", "s")) for line in lines)
+
+
+def test_a_model_that_was_not_reached_wrote_no_turn():
+    result = run("ask", MONET, "--policy", f"openai:http://127.0.0.1:{free_port()}/v1#m")
+    fails(result, 1, "refused the connection")
+    assert "turn 1" not in result.stdout
+
+
+def test_ctrl_c_while_a_model_is_waited_for():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"openai:http://127.0.0.1:{silent.getsockname()[1]}/v1#m"
+        command = [sys.executable, "-m", "parallelsearch", "ask", MONET, "--policy", address]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        silent.settimeout(120)
+        with silent.accept()[0]:
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=120)
+    assert (process.returncode, out, err) == (130, "", "parallelsearch: stopped\n")
+
+
+def test_ctrl_c_while_a_module_is_imported(monkeypatch):
+    def stop(*_: object, **__: object) -> None:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr("parallelsearch.addresses.open_search", stop)
+    result = CliRunner().invoke(app, ["ask", MONET, "--policy", "demo"])
+    assert (result.exit_code, result.stderr) == (130, "parallelsearch: stopped\n")
 
 
 def test_why_there_is_no_answer_is_told_once(tmp_path):

@@ -223,6 +223,17 @@ def test_a_question_the_demo_does_not_know_is_explained(open_page, demo_server):
     assert watched.page.locator(".timing").is_hidden()  # there is nothing to time
 
 
+@pytest.mark.parametrize("nothing", ["   ", "???"])
+def test_a_question_without_a_word_is_not_sent(open_page, demo_server, nothing):
+    watched = open_page(demo_server)
+    watched.ask(nothing)
+    assert watched.page.locator("#problem").inner_text() == "Type a question first."
+    assert watched.page.locator(".lane").count() == 0
+    watched.ask(DIRECTORS)
+    watched.wait_for_answers()
+    assert watched.page.locator("#problem").is_hidden()
+
+
 def test_a_follow_up_sends_the_conversation(open_page, hostile_server):
     watched = open_page(hostile_server)
     page = watched.page

@@ -1,11 +1,13 @@
 """The command line: names to objects, nothing else. Heavy modules are imported by the command that needs them.
 
 Each command is a function of a module beside this one; `COMMANDS` puts them together, in the order a person meets them.
-Exit status: 0 done, 1 failed, 2 used wrongly, 3 asked and not answered. A user's mistake prints one message and no traceback.
+Exit status: 0 done, 1 failed, 2 used wrongly, 3 asked and not answered, 130 stopped by Ctrl-C. A user's
+mistake prints one message and no traceback.
 """
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
@@ -45,8 +47,25 @@ COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
 }
 
 
+STOPPED = 130
+"""The exit status after Ctrl-C, as shells have it."""
+
+
 class _InGroups(TyperGroup):
-    """Lists the commands under headings, in the order of `COMMANDS`; each with its first sentence, whole."""
+    """Lists the commands under headings, in the order of `COMMANDS`; each with its first sentence, whole. Says that
+    Ctrl-C was heard: typer ends without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            pass
+        except RuntimeError as error:
+            # Before Python 3.12 one that comes while a class is made, as in an import, is wrapped.
+            if not isinstance(error.__cause__, KeyboardInterrupt):
+                raise
+        say("parallelsearch: stopped", err=True)
+        raise typer.Exit(STOPPED)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for commands in COMMANDS.values() for name in commands]
@@ -75,6 +94,8 @@ for _commands in COMMANDS.values():
 
 def main() -> NoReturn:
     """Entry point of the `parallelsearch` command."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")  # a terminal that has no é still shows the answer
     try:
         app()
     except ParallelSearchError as error:
@@ -88,9 +109,6 @@ def main() -> NoReturn:
         where = f" '{error.filename}'" if error.filename is not None else ""
         say(f"parallelsearch: the system refused{where}: {error.strerror or error}", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        say("parallelsearch: stopped", err=True)
-        sys.exit(130)
     sys.exit(0)
 
 

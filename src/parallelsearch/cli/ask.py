@@ -21,23 +21,25 @@ from parallelsearch.cli.options import (
     MaxTurnsOption,
     PolicyOption,
     PricesOption,
+    QuestionArgument,
     SearchOption,
     SeedOption,
     TokensPerSubqueryOption,
+    asked,
     chosen,
     console,
     given,
     prices_of,
     say,
 )
-from parallelsearch.errors import ParallelSearchError, UsageError
+from parallelsearch.errors import ParallelSearchError
 
 NO_ANSWER = 3
 """The exit status of a question that has no answer, also where an answer was taken back."""
 
 
 def ask(
-    question: Annotated[str, typer.Argument(help="What you want to know.")],
+    question: QuestionArgument,
     policy: PolicyOption = AUTO,
     search: SearchOption = "demo",
     k: KOption = 3,
@@ -70,8 +72,7 @@ def ask(
     from parallelsearch.limits import Limits
     from parallelsearch.policy.base import Sampling
 
-    if not question.strip():
-        raise UsageError('the question is empty; type one, for example: parallelsearch ask "Who wrote Emma?"')
+    words = asked(question, "ask")
     limits = Limits(
         prices=prices_of(prices),
         **given(
@@ -99,7 +100,7 @@ def ask(
     )
     screen, live = console(), console(stderr=True)
     with agent, LiveNarrator(live) as narrator:
-        trajectory = agent.ask(question, on_event=narrator if live.is_terminal and not as_json else None)
+        trajectory = agent.ask(words, on_event=narrator if live.is_terminal and not as_json else None)
     if as_json:
         say(trajectory.to_json())
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -76,7 +77,10 @@ def index(
         say(json.dumps(report, ensure_ascii=False))
         return
     size = f", {report['bytes'] / 1e6:.1f} MB in {out}" if report["bytes"] else f" to {out}"
-    say(f"{report['num_passages']} passages ({report['mean_words']:.0f} words each) in {report['seconds']:.1f} s{size}")
+    passages = "passage" if report["num_passages"] == 1 else "passages"
+    say(
+        f"{report['num_passages']} {passages} ({report['mean_words']:.0f} words each) in {report['seconds']:.1f} s{size}"
+    )
     if report["num_skipped"]:
         number, shown = report["num_skipped"], len(report["problems"])
         some = f", the first {shown} of them" if shown < number else ""
@@ -87,4 +91,4 @@ def index(
         number, kinds = sum(others.values()), ", ".join(f"{kind} {count}" for kind, count in others.items())
         files = "file of another kind was" if number == 1 else "files of other kinds were"
         say(f"{number} {files} not read: {kinds}", err=True)
-    say(f"search it with: --search {kind}:{out}")
+    say(f"search it with: --search {shlex.quote(f'{kind}:{out}')}")

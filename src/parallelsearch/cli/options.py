@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from parallelsearch.limits import Prices
 
+QuestionArgument = Annotated[
+    list[str], typer.Argument(metavar="QUESTION", help="What you want to know, best in quotes.", show_default=False)
+]
 PolicyOption = Annotated[
     str,
     typer.Option(
@@ -92,6 +95,18 @@ def chosen(policy: str) -> str:
     choice = choose()
     say(str(choice), err=True)
     return choice.address
+
+
+def asked(words: Sequence[str], command: str) -> str:
+    """The question, also of who typed it without quotes."""
+    from parallelsearch.errors import UsageError
+    from parallelsearch.trajectory import Question
+
+    question = " ".join(words)
+    if Question(question).is_empty:
+        example = f'parallelsearch {command} "Who wrote Emma?"'
+        raise UsageError(f"the question is empty, there is no word in it; type one, for example: {example}")
+    return question
 
 
 # Limits and weights have their defaults in `limits.Limits` and `rewards.Weights`; to import these here would double the time

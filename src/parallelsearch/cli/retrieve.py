@@ -11,18 +11,19 @@ from parallelsearch.cli.options import (
     DialectOption,
     JsonOption,
     PolicyOption,
+    QuestionArgument,
     SearchOption,
+    asked,
     chosen,
     console,
     given,
     say,
 )
-from parallelsearch.errors import ParallelSearchError, UsageError
+from parallelsearch.errors import ParallelSearchError
 
 if TYPE_CHECKING:
     from parallelsearch.retrieving import Retrieval
 
-QuestionArgument = Annotated[str, typer.Argument(help="The whole question.")]
 TimeoutOption = Annotated[float | None, typer.Option(help="Seconds until what was found so far is given.")]
 
 
@@ -47,12 +48,12 @@ def split(
     from parallelsearch.retrieving import Split
     from parallelsearch.retrieving import split as split_question
 
-    _check(question, "split")
+    words = asked(question, "split")
     opened = open_policy(chosen(policy))
 
     async def found() -> Split:
         try:
-            return await split_question(question, opened, limits=Limits(**given(timeout_s=timeout_s)), dialect=dialect)
+            return await split_question(words, opened, limits=Limits(**given(timeout_s=timeout_s)), dialect=dialect)
         finally:
             await opened.aclose()
 
@@ -61,7 +62,7 @@ def split(
         raise ParallelSearchError(queries.error)
     if as_json:
         elapsed_s = round(queries.trajectory.elapsed_s or 0.0, 4)
-        record = {"question": question, "queries": list(queries), "note": queries.note, "elapsed_s": elapsed_s}
+        record = {"question": words, "queries": list(queries), "note": queries.note, "elapsed_s": elapsed_s}
         say(json.dumps(record, ensure_ascii=False))
         return
     for query in queries:
@@ -99,13 +100,13 @@ def retrieve(
     from parallelsearch.cli.terminal import LiveNarrator, retrieval_view
     from parallelsearch.limits import Limits
 
-    _check(question, "retrieve")
+    words = asked(question, "retrieve")
     address = search if rerank is None else f"rerank:{rerank}+{search}"
     live = console(stderr=True)
     agent = Agent(chosen(policy), address, limits=Limits(**given(timeout_s=timeout_s)), dialect=dialect)
     with agent, LiveNarrator(live) as narrator:
         on_event = narrator if live.is_terminal and not as_json else None
-        found = agent.retrieve(question, k, rounds=rounds, max_tokens=max_tokens, on_event=on_event)
+        found = agent.retrieve(words, k, rounds=rounds, max_tokens=max_tokens, on_event=on_event)
     if as_json:
         say(json.dumps(found.to_dict(), ensure_ascii=False))
     else:
@@ -114,11 +115,6 @@ def retrieve(
             say(word, err=True)
     if _is_failed(found):
         raise ParallelSearchError("every search failed" if not as_json else "; ".join(found.failures))
-
-
-def _check(question: str, command: str) -> None:
-    if not question.strip():
-        raise UsageError(f'the question is empty; type one, for example: parallelsearch {command} "Who wrote Emma?"')
 
 
 def _is_failed(found: Retrieval) -> bool:

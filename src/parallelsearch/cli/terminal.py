@@ -26,7 +26,7 @@ from parallelsearch.rollout import Event
 from parallelsearch.trajectory import Query, Reading, Trajectory, Turn
 from parallelsearch.untrusted import finite, printable
 
-_WATERFALL_WIDTH = 48
+_WATERFALL_WIDTH, _NAME_WIDTH, _LENGTH_WIDTH = 48, 32, 8
 _PANEL_WIDTH = 4
 """What a panel's border and padding take of a line."""
 _LIVE_CHARS = 1_000
@@ -50,7 +50,8 @@ def trajectory_view(trajectory: Trajectory, width: int = 100, *, tells_error: bo
     out."""
     parts: list[RenderableType] = [Text(safe(trajectory.question), style="bold")]
     for number, turn in enumerate(trajectory.turns, start=1):
-        parts.append(_turn_view(number, turn, width))
+        if trajectory.stop != "error" or turn.text or turn.queries:  # a model that was not reached wrote no turn
+            parts.append(_turn_view(number, turn, width))
     if trajectory.reading is not None:
         parts.append(_reading_view(trajectory.reading))
     parts.append(_answer_line(trajectory, tells_error))
@@ -58,7 +59,7 @@ def trajectory_view(trajectory: Trajectory, width: int = 100, *, tells_error: bo
         parts += _abstained_lines(trajectory, width)
     parts.append(_figures_line(trajectory))
     if any(turn.generate_s for turn in trajectory.turns):
-        parts.append(_waterfall(trajectory))
+        parts.append(_waterfall(trajectory, width))
     return Group(*parts)
 
 
@@ -186,8 +187,10 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def _waterfall(trajectory: Trajectory) -> RenderableType:
-    """When the model wrote and when each search ran, on one time axis."""
+def _waterfall(trajectory: Trajectory, width: int) -> RenderableType:
+    """When the model wrote and when each search ran, on one time axis; names and axis share the width."""
+    name_width = min(_NAME_WIDTH, 2 * width // 5)
+    axis_width = max(1, min(_WATERFALL_WIDTH, width - name_width - _LENGTH_WIDTH - 2))
     end_s = max(
         [_sane(trajectory.elapsed_s)]
         + [_sane(turn.start_s) + _sane(turn.generate_s) for turn in trajectory.turns]
@@ -195,12 +198,12 @@ def _waterfall(trajectory: Trajectory) -> RenderableType:
     )
     table = Table.grid(padding=(0, 1))
     for number, turn in enumerate(trajectory.turns, start=1):
-        table.add_row(
-            f"turn {number}", _bar(turn.start_s, turn.start_s + turn.generate_s, end_s, "blue"), _ms(turn.generate_s)
-        )
+        bar = _bar(turn.start_s, turn.start_s + turn.generate_s, end_s, axis_width, "blue")
+        table.add_row(f"turn {number}", bar, _ms(turn.generate_s))
         for query in turn.queries:
-            name = Text("  " + _shorten(query.text, 30), style="dim")
-            table.add_row(name, _bar(query.start_s, query.end_s, end_s, "green"), _ms(query.end_s - query.start_s))
+            name = Text("  " + _shorten(query.text, name_width - 2), style="dim")
+            bar = _bar(query.start_s, query.end_s, end_s, axis_width, "green")
+            table.add_row(name, bar, _ms(query.end_s - query.start_s))
     return table
 
 
@@ -209,11 +212,11 @@ def _sane(seconds: float | None) -> float:
     return min(max(finite(seconds) or 0.0, 0.0), _MAX_S)
 
 
-def _bar(start_s: float, end_s: float, whole_s: float, colour: str) -> Text:
+def _bar(start_s: float, end_s: float, whole_s: float, width: int, colour: str) -> Text:
     start_s, end_s = _sane(start_s), _sane(end_s)
-    scale = _WATERFALL_WIDTH / max(whole_s, 1e-9)
-    left = min(_WATERFALL_WIDTH - 1, int(start_s * scale))
-    size = max(1, min(_WATERFALL_WIDTH - left, round((end_s - start_s) * scale)))
+    scale = width / max(whole_s, 1e-9)
+    left = min(width - 1, int(start_s * scale))
+    size = max(1, min(width - left, round((end_s - start_s) * scale)))
     return Text(" " * left) + Text("━" * size, style=colour)
 
 

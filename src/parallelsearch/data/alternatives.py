@@ -56,7 +56,7 @@ def names_in(question: str) -> list[str]:
         end = _name_end(tokens, position)
         if end > position:
             name = re.sub(r"['’]s$", "", trimmed(" ".join(token for token, _ in tokens[position:end])))
-            if name and (len(name) > 2 or name.isupper()) and name not in found:
+            if name and name != "I" and (len(name) > 2 or name.isupper()) and name not in found:
                 found.append(name)
             position = end
         else:

@@ -13,6 +13,7 @@ import hashlib
 import json
 import mmap
 import os
+import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -75,7 +76,10 @@ def open_manifest(folder: PathLike, kind: str | None = None, *, verify: bool = F
     folder = Path(folder)
     build = index_command(str(folder), kind)
     if not folder.is_dir():
-        what = "is a file, not an index folder" if folder.exists() else "does not exist"
+        if folder.is_file():
+            build = index_command("DIR", kind, str(folder))
+            raise IndexDamagedError(f"'{folder}' is a file, not an index. If it is a corpus, build one with: {build}")
+        what = "is no folder" if folder.exists() else "does not exist"
         left = _leftovers(folder)
         raise IndexDamagedError(f"the index '{folder}' {what}{left}. Build it with: {build}")
     again = f"Build it again with: {build} --overwrite"
@@ -104,9 +108,10 @@ def open_manifest(folder: PathLike, kind: str | None = None, *, verify: bool = F
     return manifest
 
 
-def index_command(folder: str, kind: str | None) -> str:
+def index_command(folder: str, kind: str | None, corpus: str = "CORPUS") -> str:
     """What to type to build an index. BM25 is what the command builds when no kind is named."""
-    return f"parallelsearch index CORPUS --out {folder}" + ("" if kind in (None, "bm25") else f" --kind {kind}")
+    command = f"parallelsearch index {shlex.quote(corpus)} --out {shlex.quote(folder)}"
+    return command + ("" if kind in (None, "bm25") else f" --kind {kind}")
 
 
 def _leftovers(folder: Path) -> str:

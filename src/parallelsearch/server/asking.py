@@ -17,6 +17,7 @@ from parallelsearch import grammar
 from parallelsearch.errors import nearest
 from parallelsearch.server.conversing import Pair, chore, leans, standalone
 from parallelsearch.server.limits import RefusalError
+from parallelsearch.trajectory import Question
 
 EXTRA = "parallelsearch"
 """The extra field of requests, answers and pieces of a stream."""
@@ -156,7 +157,7 @@ def question_of(said: Sequence[Pair], limits: ChatLimits, name: str) -> tuple[st
     if not said or said[-1][0] != "user":
         raise RefusalError(422, f"{name}: the last one must be the user's question")
     question = said[-1][1]
-    if not question.strip():
+    if Question(question).is_empty:
         raise RefusalError(422, f"{name}: the question is empty")
     earlier = pairs_of(said[:-1])
     if len(question) > limits.max_question_chars and chore(question, earlier) is None:

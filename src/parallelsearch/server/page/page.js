@@ -83,7 +83,8 @@ function requestFor(question, sequential, isCompared) {
 
 async function ask() {
   const question = byId("question").value.trim();
-  if (!question) {
+  if (!/[\p{L}\p{N}]/u.test(question)) {
+    problem("Type a question first.");
     byId("question").focus();
     return;
   }
