@@ -20,7 +20,11 @@ _ASKING = "who|whom|whose|which|what|when|where|why|how"
 _OPENING_VERB = re.compile(rf"[\"'“]?(?:{_VERBS}|should|may|might|am|isn't|aren't)\b", re.IGNORECASE)
 _VERB = re.compile(rf"\b({_VERBS})\b")
 _QUESTION_WORD = re.compile(rf"\b({_ASKING})\b", re.IGNORECASE)
-_OPENS = frozenset(f"{_VERBS}|{_ASKING}|should|between|in|of|from|both|being|out|among".split("|"))
+_OPENS = frozenset(
+    f"{_VERBS}|{_ASKING}|should|between|in|of|from|both|being|out|among|with|given|for|if|please|say|tell|compare".split(
+        "|"
+    )
+)
 """Words that open a question, and are part of no name there."""
 
 
@@ -298,6 +302,7 @@ def _right_names(text: str) -> Iterator[str]:
 
 _BETWEEN = re.compile(r"[\"”'’]?,?[\"”'’]?\s+(?:(?:and|or|&)\s+)?(?:the\s+)?[\"“'‘]?", re.IGNORECASE)
 _PLACE = re.compile(r"\s(?:in|on|to|for)\s.*")
+_BOUND = re.compile(r"\b(?:after|before|since|until|in|by|than|from|to)\s+\Z", re.IGNORECASE)
 
 
 def listed(question: str) -> list[str]:
@@ -305,12 +310,14 @@ def listed(question: str) -> list[str]:
     names: list[str] = []
     end = 0
     for name in names_in(question):
-        start = question.find(name, end)
-        if not _BETWEEN.fullmatch(question[end : max(start, end)]):
+        start = max(question.find(name, end), end)
+        is_year = name.isdigit() and _BOUND.search(question[:start]) is not None  # "born after 1960, A or B"
+        if is_year or not _BETWEEN.fullmatch(question[end:start]):
             if len(names) > 2:
                 break
             names = []
-        names.append(name)
-        end = max(start, end) + len(name)
+        end = start + len(name)
+        if not is_year:
+            names.append(name)
     # "Are Oslo, Cairo and Quito in Africa": where the last one is asked to be is no part of its name.
     return [*names[:-1], _PLACE.sub("", names[-1])] if len(names) > 2 else []
