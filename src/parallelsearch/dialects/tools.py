@@ -198,7 +198,8 @@ def _leaks(text: str) -> tuple[list[Call], str]:
             record, at = _DECODER.raw_decode(text, start)
         except (ValueError, RecursionError):  # cut off, or not JSON: no answer, but a call that went wrong
             mark = _MARKS.search(text, start)
-            record, at = None, mark.start() if mark else len(text)
+            at = mark.start() if mark else len(text)
+            record = _completed(text[start:at])
         call = _leaked(f"leaked-{len(calls)}", record, text[start:at])
         if call is None:
             beside += text[start:at]
@@ -207,16 +208,24 @@ def _leaks(text: str) -> tuple[list[Call], str]:
     return (calls, _MARKS.sub(" ", beside + text[at:])) if calls else ([], text)
 
 
+def _completed(text: str) -> object:
+    """A call that lacks nothing but brackets at its end, as small models leave them out."""
+    reader = StringsOf(())
+    reader.feed(text)
+    return _loads(text + reader.closing())
+
+
 def _leaked(call_id: str, record: Any, raw: str) -> Call | None:
     """What was read of a call in a text, as a call; None for other JSON. One that could not be read is a search whose
     arguments cannot be read either."""
-    if record is None:
+    if not isinstance(record, dict):
         return Call(call_id, SEARCH_TOOL.name, raw)
     inner = record.get("function")
     record = inner if isinstance(inner, dict) else record
     name = record.get("name", inner)
     if not isinstance(name, str):  # the arguments alone
-        return Call(call_id, SEARCH_TOOL.name, raw) if any(key in record for key in _QUERY_KEYS) else None
+        known = {key: value for key, value in record.items() if key in _QUERY_KEYS}
+        return Call(call_id, SEARCH_TOOL.name, json.dumps(known, ensure_ascii=False)) if known else None
     arguments = next((record[key] for key in _ARGUMENT_KEYS if key in record), None)
     if arguments is None:
         if name not in (SEARCH_TOOL.name, ANSWER_TOOL.name):
@@ -336,6 +345,10 @@ class StringsOf:
             elif character == ",":
                 self._expects_key = self._stack.endswith("{")
         return found
+
+    def closing(self) -> str:
+        """The brackets that would close what is open."""
+        return "".join("}" if bracket == "{" else "]" for bracket in reversed(self._stack))
 
     def _inside(self, character: str, found: list[str]) -> None:
         assert self._raw is not None

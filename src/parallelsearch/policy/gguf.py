@@ -194,7 +194,7 @@ class GgufPolicy(EnginePolicy):
             self._model.close()
             raise
         noted = self._model.adapter_setting(DIALECT_KEY) or self._model.setting(DIALECT_KEY)
-        # A file that says nothing of it is somebody else's chat model: asked by the calls it knows, where its template has any.
+        # A file that says nothing of it is somebody else's chat model: it is asked by the calls that its template knows.
         self.dialect = noted or ("tools" if self.takes_tools and spec.adapter is None else None)
 
     @classmethod
