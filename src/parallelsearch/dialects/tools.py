@@ -3,7 +3,7 @@
 The calls of one message are one turn. What cannot be used (another tool, broken JSON, no query) gets an answer that the model
 can act on, as the tool message of that very call. A message without calls is the answer; `tools-answer` has a second tool for
 it, which gives short answers for scoring. Calls that leak into the text, because a server has no parser for a model's form,
-are read there: between `<tool_call>` tags, in a fence, or bare.
+are read there: between `<tool_call>` tags, in a fence, or bare; brackets that are missing at the end are added.
 
 `CallReader` follows the arguments while they are written: a query is handed out the moment its JSON string closes.
 """
