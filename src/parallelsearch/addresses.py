@@ -265,8 +265,7 @@ def open_policy(address: str = DEFAULT_POLICY, **options: Any) -> Policy:
     policy: Policy = row.builder()(rest, **options) if ":" in row.form else row.builder()()
     policy.address = policy.address or address.strip()  # `auto` has opened another
     talk = open_dialect(policy.dialect)
-    if not talk.tools:
-        policy.expect([talk.prompt(question, "") for question in ("Who?", "And when was it?")])
+    policy.expect([talk.prompt(question, "") for question in ("Who?", "And when was it?")], talk.tools)
     return policy
 
 

@@ -103,6 +103,9 @@ class Dialect(ABC):
     """What the model may call; a policy that takes no tools cannot be asked in such a dialect."""
     has_messages: bool = False
     """A turn is a whole message of a chat, and what goes back are messages too; else both continue one text."""
+    answer_start: str = ""
+    """What a turn that must answer is begun with, where the policy lets it: a model that knows nothing but to call goes on
+    calling, whatever it is told."""
     is_trainable: bool = True
     """The segments of the record, joined, are what the model was shown at each call."""
 

@@ -203,7 +203,7 @@ class _Run:
             if must_answer is not None and self.until != "answer":
                 break
             if must_answer is not None and number > 0 and last_word is not None:
-                self.notify(last_word)
+                self.notify(last_word, self.dialect.answer_start)
             is_told = must_answer is not None or last_word is None
             if number == max_turns:
                 must_answer = must_answer or "max_turns"
@@ -471,6 +471,8 @@ class _Run:
         record.dropped_queries = list(dropped)
         if is_end:
             return "timeout" if late else None
+        if self.dialect.has_messages and self.is_repeated(record):
+            return "max_turns"  # what was found stands above: the call is answered by the notice that comes now
         budget = min(self.observation_tokens(len(queries)), room)
         num_shown = None if self.writer.layout == "paper" else self.limits.num_shown(len(queries), self.k)
         if self.dialect.has_messages:
@@ -484,6 +486,16 @@ class _Run:
         if late:
             return "timeout"
         return "max_tokens" if self.room() < reserve else None
+
+    def is_repeated(self, record: Turn) -> bool:
+        """Whether everything in this round was asked before: a model that was never trained to search would go on so."""
+        before = {
+            grammar.query_key(query.text)
+            for turn in self.trajectory.turns
+            if turn is not record
+            for query in turn.queries
+        }
+        return all(grammar.query_key(query.text) in before for query in record.queries)
 
     def observation_tokens(self, num_subqueries: int) -> int:
         """What a round's results may have. The released code's form has one budget for a round of any width."""
@@ -551,14 +563,17 @@ class _Run:
         for segment in self.policy.insert_messages(messages, self.trajectory.segments) if messages else ():
             self.add(segment)
 
-    def notify(self, text: str) -> None:
-        """Tell the model something: in a chat as a message, to the calls of its last turn where it made any."""
+    def notify(self, text: str, start: str = "") -> None:
+        """Tell the model something: in a chat as a message, to the calls of its last turn where it made any. `start` begins
+        the turn that follows, where that can be done."""
         if not self.dialect.has_messages:
             self.insert((Part(text),), "notice")
             return
         last = self.trajectory.segments[-1]
         calls = last.calls if last.author == "model" and last.calls else ()
         self.insert_messages([Message("notice", text, call.id) for call in calls] or [Message("notice", text)])
+        if start and self.policy.begins_turns:
+            self.insert((Part(start),), "notice")
 
     def room(self) -> int:
         return self.max_tokens - self.num_tokens

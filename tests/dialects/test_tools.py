@@ -97,6 +97,12 @@ def test_arguments_are_read_in_the_forms_models_write(arguments: str) -> None:
         '{"function": {"name": "search", "arguments": {"queries": ["a", "b"]}}}',
         '<think> x </think>{"queries": ["a", "b"]}',
         'was thinking </think> <tool_call>{"name": "search", "arguments": {"queries": ["a", "b"]}}',
+        # As Qwen2.5-Coder writes them, beside the form its template asks for.
+        '{"name": "search", "arguments": {"queries": ["a"]}}\n{"name": "search", "arguments": {"queries": ["b"]}}',
+        'I look. {"name": "search", "queries": ["a", "b"]} Then I answer.',
+        '<tools>{"function": "search", "arguments": {"queries": ["a", "b"]}}</tools>',
+        '{"name": "search", "arguments": {"queries": ["a", "b"]}',
+        '<tool_call>{"queries": ["a", "b"\n</tool_call>',
     ],
 )
 def test_calls_that_leak_into_the_text_are_read_there(text: str) -> None:
@@ -112,11 +118,23 @@ def test_calls_that_leak_into_the_text_are_read_there(text: str) -> None:
         ("<think> long </think>\nThe answer is: the Danube.", "the Danube"),
         ("It is {not} a call", "It is {not} a call"),
         ('```json\n{"river": "Danube"}\n```', '```json {"river": "Danube"} ```'),
+        ('{"name": "Danube", "kind": "river"}', '{"name": "Danube", "kind": "river"}'),
     ],
 )
 def test_a_message_without_calls_is_the_answer(text: str, answer: str) -> None:
     parsed = TOOLS.read(said(text), 5)
     assert (parsed.action, parsed.answer) == ("answer", answer)
+
+
+def test_a_call_in_the_text_that_was_cut_off_is_no_answer() -> None:
+    whole = '<tool_call>{"name": "search", "arguments": {"queries": ["one", "two"'
+    for length in range(len('<tool_call>{"name":'), len(whole)):
+        parsed = TOOLS.read(said(whole[:length]), 5)
+        assert parsed.action != "answer"
+        assert parsed.queries == (("one",) if whole[:length].endswith('"one"') else ())
+        assert parsed.queries or parsed.problems[0].code in ("bad_arguments", "empty_search")
+    both = TOOLS.read(said('{"query": "a"} <tool_call>{"name": "search", "arg</tool_call>'), 5)
+    assert (both.queries, [problem.code for problem in both.problems]) == (("a",), ["bad_arguments"])
 
 
 def test_an_empty_message_is_no_answer_and_the_answer_tool_gives_one() -> None:
@@ -125,6 +143,7 @@ def test_an_empty_message_is_no_answer_and_the_answer_tool_gives_one() -> None:
     assert [tool.name for tool in dialect.tools] == ["search", "answer"]
     parsed = dialect.read(said("", Call("1", "answer", '{"answer": " the  Danube "}')), 5)
     assert (parsed.action, parsed.answer) == ("answer", "the Danube")
+    assert dialect.read(said('{"name": "answer", "answer": "the Danube"}'), 5).answer == "the Danube"
     both = said("", Call("1", "answer", '{"answer": "x"}'), search_call("a", id="2"))
     assert dialect.read(both, 5).action == "search"  # it looks up first, unless it may not
     assert dialect.read(both, 5, is_last=True).action == "answer"
@@ -312,6 +331,19 @@ async def test_a_model_that_only_searches_is_told_and_every_call_gets_an_answer(
     asked = [call.id for segment in last for call in segment.calls or ()]
     assert [segment.call_id for segment in last if segment.call_id] == asked
     assert "No more searches" in last[-1].text
+
+
+@pytest.mark.parametrize("begins_turns", [False, True])
+async def test_a_model_that_asks_the_same_again_must_answer(begins_turns: bool) -> None:
+    first, again = search_call("Danube", "Rhine"), search_call("rhine", id="c2")
+    policy = Caller(said("", first), said("", again), said("the Danube."))
+    policy.begins_turns = begins_turns
+    trajectory = await ask(policy)
+    assert (trajectory.answer, trajectory.stop, trajectory.num_llm_calls) == ("the Danube.", "answer", 3)
+    *_, told, start = policy.shown[-1] if begins_turns else [*policy.shown[-1], None]
+    assert told is not None
+    assert (told.call_id, "No more searches" in told.text) == ("c2", True)
+    assert start is None or start.text == "The answer is:"
 
 
 async def test_a_policy_without_tools_is_refused_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import json
 import re
@@ -13,20 +14,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import calling_model
 import gguf
 import numpy as np
 import pytest
 import tiny_models
 import torch
+from gguf.scripts.gguf_new_metadata import MetadataDetails, copy_with_new_metadata
 from test_gguf_export import TEXTS, model, save, tensors, tokenizer
 from transformers import AutoTokenizer
 
 from parallelsearch.addresses import open_policy, open_search
 from parallelsearch.data import demo
 from parallelsearch.dialect import Part
+from parallelsearch.dialects import open_dialect
 from parallelsearch.errors import MissingExtraError, PolicyError, UsageError, install_command
+from parallelsearch.policy import gguf as gguf_policy
 from parallelsearch.policy import llama_cpp, models
-from parallelsearch.policy.base import Generation, Sampling
+from parallelsearch.policy.base import Generation, Message, Sampling
 from parallelsearch.policy.engine import draw, draw_numpy
 from parallelsearch.policy.engine.llama import Threads
 from parallelsearch.policy.gguf import GgufPolicy, GgufSpec, parse_gguf
@@ -34,6 +39,7 @@ from parallelsearch.policy.gguf_export import write_gguf
 from parallelsearch.policy.gguf_lora import Base, as_gguf, write_lora
 from parallelsearch.policy.models import ModelSpec, write_note
 from parallelsearch.rollout import rollout
+from parallelsearch.trajectory import Segment
 
 EVERY_LAYER = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 BASE = Base("llama", 6, 2)
@@ -75,6 +81,14 @@ def policy(tiny: Tiny) -> Iterator[GgufPolicy]:
     made = GgufPolicy(parse_gguf(f"{tiny.file}+{tiny.adapter}"), num_threads=1, max_slots=3)
     yield made
     made.engine.close()
+
+
+def rewritten(file: Path, target: Path, settings: dict[str, MetadataDetails]) -> Path:
+    """The same weights in a file that says something else of them."""
+    reader = gguf.GGUFReader(file)
+    writer = gguf.GGUFWriter(target, reader.get_field("general.architecture").contents())
+    copy_with_new_metadata(reader, writer, settings, [])
+    return target
 
 
 def write(policy: GgufPolicy, text: str, **options: Any) -> Generation:
@@ -168,6 +182,53 @@ def test_ids_are_those_of_transformers_and_control_tokens_stay_with_trusted_text
     assert (mixed.token_ids[0], mixed.token_ids.count(1)) == (1, 1)
     assert policy.special_tokens == {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}
     assert policy.decode([1, *policy.insert("a", "search").token_ids, 2]) == "a"  # type: ignore[misc]
+
+
+def with_tools(tiny: Tiny, folder: Path) -> Path:
+    """The base with Qwen's chat template, as a file."""
+    words = copy.deepcopy(tiny.words)
+    words.chat_template = calling_model.QWEN
+    net = model(max_position_embeddings=2048)
+    return write_gguf(save(folder / "calling", net, words), folder / "calling.gguf", "f32")
+
+
+def test_a_file_whose_template_has_tools_is_asked_with_them(tiny: Tiny, tmp_path: Path) -> None:
+    file = with_tools(tiny, tmp_path)
+    policy = open_policy(f"gguf:{file}", num_threads=1)
+    assert isinstance(policy, GgufPolicy)
+    assert (policy.dialect, policy.takes_tools) == ("tools", True)
+    tools = open_dialect("tools").tools
+    prompt = policy.prompt("Who is older?", "", tools)
+    words = AutoTokenizer.from_pretrained(str(tmp_path / "calling"))
+    options = {"tools": [tool.schema() for tool in tools], "add_generation_prompt": True, "tokenize": False}
+    chat = [{"role": "user", "content": "Who is older?"}]
+    assert prompt.text == words.apply_chat_template(chat, **options)
+    assert prompt.token_ids == words.encode(prompt.text, add_special_tokens=False)
+    end, called = words.convert_tokens_to_ids("<|im_end|>"), words.encode("I call.", add_special_tokens=False)
+    for drawn in (called, [*called, end]):
+        segments = [prompt, Segment("model", "I call.", drawn)]
+        written = policy.ids_of([*segments, *policy.insert_messages([Message("search", "one")], segments)])
+        said = {"role": "assistant", "content": "I call."}
+        rendered = words.apply_chat_template([*chat, said, {"role": "tool", "content": "one"}], **options)
+        assert written == words.encode(rendered, add_special_tokens=False)
+    asyncio.run(policy.aclose())
+    adapted = open_policy(f"gguf:{file}+{shutil.copytree(tiny.adapter, tmp_path / 'mine')}", num_threads=1)
+    assert adapted.dialect == "sequential"
+    asyncio.run(adapted.aclose())
+
+
+def test_a_vocabulary_that_wants_a_first_token_gets_it_once(tiny: Tiny, tmp_path: Path) -> None:
+    found = []
+    for template in ("<|im_start|>{{ messages[0].content }}", "{{ bos_token }}<|im_start|>{{ messages[0].content }}"):
+        said = {
+            "tokenizer.ggml.add_bos_token": MetadataDetails(gguf.GGUFValueType.BOOL, True),
+            "tokenizer.chat_template": MetadataDetails(gguf.GGUFValueType.STRING, template),
+        }
+        policy = GgufPolicy(GgufSpec("first", rewritten(tiny.file, tmp_path / "first.gguf", said)), num_threads=1)
+        found.append(policy.prompt("Who?", "").token_ids)
+        asyncio.run(policy.aclose())
+    plain = tiny.words.encode("<|im_start|>Who?", add_special_tokens=False)
+    assert found == [[2, *plain]] * 2  # the token that the file names as the one that begins a text
 
 
 # ---- turns -----------------------------------------------------------------------------------------------------------
@@ -379,13 +440,52 @@ def test_bad_input_is_told(tiny: Tiny, tmp_path: Path) -> None:
     refused(f"gguf:{tmp_path}", "name a file in it: gguf:.*cut.gguf")
     refused(f"gguf:{tmp_path}/folder", "without a .gguf file. For a transformers model write hf:")
     refused(f"gguf:{tmp_path}/text.gguf", "is no GGUF file: it begins with b'this'", PolicyError)
-    refused(f"gguf:{tmp_path}/cut.gguf", "llama.cpp cannot load", PolicyError)
+    refused(f"gguf:{tmp_path}/cut.gguf", "llama.cpp cannot load .* not whole: download it again", PolicyError)
+    (tmp_path / "half.gguf").write_bytes(tiny.file.read_bytes()[:-5000])
+    refused(f"gguf:{tmp_path}/half.gguf", "not whole: download it again", PolicyError)
+    refused(f"gguf:{tmp_path}/haf.gguf", "Did you mean '.*/half.gguf'")
+    for key, kind, value, problem in (
+        ("attention.causal", "BOOL", False, "has an encoder"),
+        ("pooling_type", "UINT32", 1, "makes vectors"),
+    ):
+        detail = MetadataDetails(gguf.GGUFValueType[kind], value)
+        file = rewritten(tiny.file, tmp_path / "encoder.gguf", {f"llama.{key}": detail})
+        refused(f"gguf:{file}", f"{problem} .*Take a chat model", PolicyError)
     refused(f"gguf:{tiny.file}+{tmp_path}/none.gguf", "there is no adapter file")
     refused(f"gguf:{tiny.file}+{tmp_path}/folder", "has no adapter_config.json; expected gguf:FILE")
-    refused(f"gguf:{tiny.file}+parallel", "does not fit|another base", PolicyError)
-    refused(f"gguf:{tiny.file}+{tiny.merged}", "does not fit", PolicyError)
+    refused(
+        f"gguf:{tiny.file}+parallel", "does not fit .* trained on 'smollm2-135m'.* leave it out: gguf:", PolicyError
+    )
+    refused(f"gguf:{tiny.file}+{tiny.merged}", "does not fit .* leave it out: gguf:", PolicyError)
+    refused(f"gguf:{tiny.file}?max_contxt=100", "no option 'max_contxt'.* Did you mean 'max_context'")
+    refused(f"gguf:{tiny.file}?max_context=many", "max_context is a whole number, not 'many'")
     with pytest.raises(UsageError, match="max_context is a number up to 192"):
-        open_policy(f"gguf:{tiny.file}", max_context=500)
+        open_policy(f"gguf:{tiny.file}?max_context=500")
+    small = open_policy(f"gguf:{tiny.file}?max_context=100&num_threads=1", max_context=50)
+    assert small.max_context == 100
+    asyncio.run(small.aclose())
+
+
+def test_what_does_not_fit_into_memory_is_told_before_it_is_taken(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A token takes 2 layers x 2 heads x 16 numbers x 2 bytes, for keys and for values."""
+    num_tokens = 2 * 150
+    monkeypatch.setattr(llama_cpp, "free_memory", lambda: 256 * num_tokens)
+    monkeypatch.setattr(gguf_policy, "free_memory", lambda: tiny.file.stat().st_size - 1)
+    policy = GgufPolicy(GgufSpec("tiny", tiny.file), num_threads=1, max_context=150, max_slots=8)
+    assert "of memory are free: it will be slow. Take a smaller model" in caplog.text
+
+    async def four() -> list[Generation]:
+        return await asyncio.gather(*(turn(policy, f"{TEXTS[0]} {number}", max_tokens=4) for number in range(4)))
+
+    assert [one.num_tokens for one in asyncio.run(four())] == [4] * 4
+    assert policy.engine.max_slots == 2
+    assert "4 x 150 tokens take 0.0 GB" in caplog.text
+    asyncio.run(policy.aclose())
+    monkeypatch.setattr(llama_cpp, "free_memory", lambda: 256 * 100)
+    with pytest.raises(PolicyError, match="Lower max_context or max_slots"):
+        GgufPolicy(GgufSpec("tiny", tiny.file), num_threads=1, max_context=150)
 
 
 def test_without_the_extra_it_says_what_to_type(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 The calls of one message are one turn. What cannot be used (another tool, broken JSON, no query) gets an answer that the model
 can act on, as the tool message of that very call. A message without calls is the answer; `tools-answer` has a second tool for
 it, which gives short answers for scoring. Calls that leak into the text, because a server has no parser for a model's form,
-are read there: between `<tool_call>` tags, in a fence, or bare.
+are read there: between `<tool_call>` tags, in a fence, or bare; brackets that are missing at the end are added.
 
 `CallReader` follows the arguments while they are written: a query is handed out the moment its JSON string closes.
 """
@@ -11,8 +11,9 @@ are read there: between `<tool_call>` tags, in a fence, or bare.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from parallelsearch import grammar
 from parallelsearch.dialect import Dialect, Group, OnQuery, PartsReader, Tool, TurnReader
@@ -46,7 +47,6 @@ ANSWER_TOOL = Tool(
         "required": ["answer"],
     },
 )
-_QUERY_KEYS = ("queries", "query", "query_list", "q")
 _HOW = 'call search with {"queries": ["...", "..."]}'
 
 _PROBLEMS = {
@@ -64,6 +64,7 @@ class Tools(Dialect):
     summary = "native tool calls: search(queries=[...]), for models that were not trained on tags"
     tools: tuple[Tool, ...] = (SEARCH_TOOL,)
     has_messages = True
+    answer_start = "The answer is:"
 
     def own_prompt(self, question: str, context: str = "") -> str:
         return (
@@ -172,45 +173,65 @@ def _parsed(
 # ---- reading calls ---------------------------------------------------------------------------------------------------
 
 _THINK, _THOUGHT_END = grammar.opening(grammar.THINK), grammar.closing(grammar.THINK)
-_MARKS = (("<tool_call>", "</tool_call>"), ("```json", "```"), ("```tool_call", "```"), ("```", "```"))
-"""What may stand around a call in the text."""
+_QUERY_KEYS = ("queries", "query", "query_list", "q")
+_ARGUMENT_KEYS = ("arguments", "parameters")
+_BEGINS = re.compile(rf'\{{\s*"(?:name|type|function|{"|".join((*_ARGUMENT_KEYS, *_QUERY_KEYS))})"\s*:')
+"""The beginning of a call in a text, whatever stands around it."""
+_MARKS = re.compile(r"</?(?:tool_call|tools)>|```(?:json|tool_call)?")
+"""What may stand around it, and belongs to no thought."""
+_DECODER = json.JSONDecoder()
 
 
 def calls_of(segment: Segment) -> list[Call]:
     """The calls of a turn: those the server read, or else those that stand in its text."""
-    if segment.calls:
-        return segment.calls
-    pieces, _ = _leaks(_without_thoughts(segment.text))
-    found = (_leaked(number, piece) for number, piece in enumerate(pieces))
-    return [call for call in found if call is not None]
+    return segment.calls or _leaks(_without_thoughts(segment.text))[0]
 
 
-def _leaks(text: str) -> tuple[list[str], str]:
-    """The JSON objects that stand in a text as calls may, and the text without them."""
-    if text.startswith("{") and text.endswith("}"):
-        return [text], ""
-    for mark, end in _MARKS:
-        first, *blocks = text.split(mark)
-        parts = [block.partition(end) for block in blocks]
-        pieces = [inner.strip() for inner, _, _ in parts if inner.strip().startswith("{")]
-        if pieces:
-            rest = (after if inner.strip().startswith("{") else inner + after for inner, _, after in parts)
-            return pieces, " ".join([first, *rest])
-    return [], text
+def _leaks(text: str) -> tuple[list[Call], str]:
+    """The calls that stand in a text, and the text without them."""
+    calls: list[Call] = []
+    beside, at = "", 0
+    while (begin := _BEGINS.search(text, at)) is not None:
+        start = begin.start()
+        beside += text[at:start]
+        try:
+            record, at = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):  # cut off, or not JSON: no answer, but a call that went wrong
+            mark = _MARKS.search(text, start)
+            at = mark.start() if mark else len(text)
+            record = _completed(text[start:at])
+        call = _leaked(f"leaked-{len(calls)}", record, text[start:at])
+        if call is None:
+            beside += text[start:at]
+        else:
+            calls.append(call)
+    return (calls, _MARKS.sub(" ", beside + text[at:])) if calls else ([], text)
 
 
-def _leaked(number: int, text: str) -> Call | None:
-    record = _loads(text)
+def _completed(text: str) -> object:
+    """A call that lacks nothing but brackets at its end, as small models leave them out."""
+    reader = StringsOf(())
+    reader.feed(text)
+    return _loads(text + reader.closing())
+
+
+def _leaked(call_id: str, record: Any, raw: str) -> Call | None:
+    """What was read of a call in a text, as a call; None for other JSON. One that could not be read is a search whose
+    arguments cannot be read either."""
     if not isinstance(record, dict):
-        return None
+        return Call(call_id, SEARCH_TOOL.name, raw)
     inner = record.get("function")
     record = inner if isinstance(inner, dict) else record
-    name = record.get("name")
+    name = record.get("name", inner)
     if not isinstance(name, str):  # the arguments alone
-        return Call(f"leaked-{number}", SEARCH_TOOL.name, text) if any(key in record for key in _QUERY_KEYS) else None
-    arguments = record.get("arguments", record.get("parameters", {}))
-    raw = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return Call(f"leaked-{number}", name, raw)
+        known = {key: value for key, value in record.items() if key in _QUERY_KEYS}
+        return Call(call_id, SEARCH_TOOL.name, json.dumps(known, ensure_ascii=False)) if known else None
+    arguments = next((record[key] for key in _ARGUMENT_KEYS if key in record), None)
+    if arguments is None:
+        if name not in (SEARCH_TOOL.name, ANSWER_TOOL.name):
+            return None
+        arguments = {key: value for key, value in record.items() if key != "name"}
+    return Call(call_id, name, arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False))
 
 
 def _queries(call: Call) -> tuple[list[str], str | None]:
@@ -324,6 +345,10 @@ class StringsOf:
             elif character == ",":
                 self._expects_key = self._stack.endswith("{")
         return found
+
+    def closing(self) -> str:
+        """The brackets that would close what is open."""
+        return "".join("}" if bracket == "{" else "]" for bracket in reversed(self._stack))
 
     def _inside(self, character: str, found: list[str]) -> None:
         assert self._raw is not None

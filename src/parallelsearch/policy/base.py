@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from parallelsearch.dialect import Part
+from parallelsearch.dialect import Part, Tool
 from parallelsearch.errors import UsageError
 from parallelsearch.trajectory import Author, Call, Segment
 
@@ -94,6 +94,8 @@ class Policy(ABC):
     """The name of the dialect it was trained on, where that is known: taken where nobody asks for another."""
     address: str | None = None
     """What it was opened by (`addresses.py`), where it was by an address."""
+    begins_turns: bool = False
+    """What is inserted last is the beginning of the turn that it then writes, also in a chat."""
     takes_tools: bool = False
     """It can be asked in a dialect with tools: `prompt` and `generate` then get `tools`, and `generate` an `on_call`."""
 
@@ -102,7 +104,7 @@ class Policy(ABC):
         that look their turns up."""
         return Segment("prompt", text)
 
-    def expect(self, prompts: Sequence[str]) -> None:  # noqa: B027 - only an engine that gains by it
+    def expect(self, prompts: Sequence[str], tools: Sequence[Tool] = ()) -> None:  # noqa: B027 - only who gains by it
         """Prompts as they will come, but for the question: what they begin with alike may be read ahead."""
 
     def insert(self, text: str, author: Author) -> Segment:

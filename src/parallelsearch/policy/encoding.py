@@ -21,6 +21,8 @@ Template = Literal["auto", "chat", "base"]
 class EncodingPolicy(Policy):
     """Encodes segments with a transformers tokenizer. Subclasses generate."""
 
+    begins_turns = True
+
     def __init__(self, tokenizer: Any, label: str, template: Template = "auto") -> None:
         """`template`: `chat` wraps the prompt in the tokenizer's chat template, `base` sends it as it is, `auto` takes what
         there is."""

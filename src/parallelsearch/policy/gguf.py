@@ -10,12 +10,14 @@ Needs the extra `llama`. Weights are mapped into memory, so that several process
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from parallelsearch.dialect import Tool
 from parallelsearch.errors import PolicyError, UsageError, nearest, require
@@ -25,14 +27,18 @@ from parallelsearch.policy.encoding import EnginePolicy, Template
 from parallelsearch.policy.engine.kept import KeptStates
 from parallelsearch.policy.engine.llama import ByteStops, LlamaEngine, num_common
 from parallelsearch.policy.gguf_lora import DIALECT_KEY, Base, as_gguf
-from parallelsearch.policy.llama_cpp import EXTRA, Model, library, num_cores
+from parallelsearch.policy.llama_cpp import EXTRA, Model, free_memory, library, num_cores
 from parallelsearch.trajectory import Segment
+
+logger = logging.getLogger(__name__)
 
 SUFFIX = ".gguf"
 DEFAULT_MAX_CONTEXT = 4096
 MIN_AHEAD = 32
 """A shorter beginning is not worth a file."""
 _FORM = "gguf:FILE+ADAPTER"
+_OPTIONS = ("max_context", "max_slots", "num_threads")
+"""Those that an address may have."""
 _LAST_SPACE = re.compile(r"(?<=\s)(?=\s\d)")
 
 
@@ -74,9 +80,10 @@ def _find_file(name: str) -> Path:
             else f"'{name}' is a folder without a {SUFFIX} file. For a transformers model write hf:{name}, or make a file of "
             f"it: parallelsearch export hf:{name} MODEL{SUFFIX}"
         )
+    beside = [str(file) for file in sorted(path.parent.glob(f"*{SUFFIX}"))] if path.parent.is_dir() else []
     raise UsageError(
-        f"there is no file '{name}'; expected a {SUFFIX} file, or '{models.SMOLLM2}' for the packaged one."
-        f"{nearest(name, models.PACKAGED)}"
+        f"there is no file '{name}'; expected a {SUFFIX} file on this machine, or '{models.SMOLLM2}' for the packaged one."
+        f"{nearest(name, [*models.PACKAGED, *beside])}"
     )
 
 
@@ -88,7 +95,8 @@ class GgufTokenizer:
         packaged base so, though the file names SmolLM's own cut, and the adapter of this package was trained with it."""
         self._model, self._cuts_as_gpt2 = model, cuts_as_gpt2
         self.chat_template = model.chat_template
-        self.all_special_tokens = list(model.control_tokens().values())
+        self._control = model.control_tokens()
+        self.all_special_tokens = list(self._control.values())
         self.piece = lru_cache(maxsize=None)(model.piece)
 
     def encode(self, text: str, *, add_special_tokens: bool, split_special_tokens: bool) -> list[int]:
@@ -99,9 +107,11 @@ class GgufTokenizer:
             )
         return ids
 
-    def decode(self, ids: Sequence[int], **_: Any) -> str:
-        """Their text; control tokens are left out, nothing is tidied."""
-        return b"".join(map(self.piece, ids)).decode("utf-8", "replace")
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False, **_: Any) -> str:
+        """Their text; nothing is tidied."""
+        shown = {} if skip_special_tokens else self._control
+        pieces = (shown[token].encode() if token in shown else self.piece(token) for token in ids)
+        return b"".join(pieces).decode("utf-8", "replace")
 
     def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> str:
         options.pop("tokenize", None)
@@ -153,6 +163,15 @@ class GgufPolicy(EnginePolicy):
         if max_slots < 1 or (num_threads is not None and num_threads < 1):
             raise UsageError("max_slots and num_threads are numbers from 1 on")
         self._spec = spec
+        size, free = spec.file.stat().st_size, free_memory()
+        if free is not None and size > free:
+            logger.warning(
+                "'%s' has %.1f GB, and %.1f GB of memory are free: it will be slow. Take a smaller model, or one with fewer "
+                "bits (Q4_K_M)",
+                spec.name,
+                size / 1e9,
+                free / 1e9,
+            )
         self._model = Model(spec.file)
         try:
             self._put_adapter()
@@ -174,36 +193,66 @@ class GgufPolicy(EnginePolicy):
         except BaseException:
             self._model.close()
             raise
-        self.dialect = self._model.adapter_setting(DIALECT_KEY) or self._model.setting(DIALECT_KEY)
+        noted = self._model.adapter_setting(DIALECT_KEY) or self._model.setting(DIALECT_KEY)
+        # A file that says nothing of it is somebody else's chat model: it is asked by the calls that its template knows.
+        self.dialect = noted or ("tools" if self.takes_tools and spec.adapter is None else None)
 
     @classmethod
     def from_address(cls, spec: str, **options: Any) -> GgufPolicy:
-        """The policy that `gguf:SPEC` names: `FILE` or `FILE+ADAPTER`."""
+        """The policy that `gguf:SPEC` names: `FILE` or `FILE+ADAPTER`, and options behind it (`?max_context=8192`), which
+        win over `options`."""
         library()  # what is not installed is told before what is not found
-        return cls(parse_gguf(spec), **options)
+        name, _, query = spec.partition("?")
+        for key, value in parse_qsl(query, keep_blank_values=True):
+            if key not in _OPTIONS:
+                raise UsageError(
+                    f"there is no option '{key}'; those of gguf: are {', '.join(_OPTIONS)}.{nearest(key, _OPTIONS)}"
+                )
+            if not value.isdecimal():
+                raise UsageError(f"{key} is a whole number, not '{value}'")
+            options[key] = int(value)
+        return cls(parse_gguf(name), **options)
 
     def _put_adapter(self) -> None:
         adapter = self._spec.adapter
         if adapter is None:
             return
         if adapter.is_file():
-            self._model.put_adapter(adapter)
+            self._put_adapter_file(adapter)
             return
         family = self._model.setting("general.architecture") or "unknown"
         heads = int(self._model.setting(f"{family}.attention.head_count") or 0)
         kv_heads = int(self._model.setting(f"{family}.attention.head_count_kv") or heads)
         with as_gguf(adapter, Base(family, heads, kv_heads)) as file:
-            try:
-                self._model.put_adapter(file)
-            except PolicyError as error:
-                raise PolicyError(f"the adapter '{adapter}' does not fit '{self._spec.name}': {error}") from error
+            self._put_adapter_file(file)
+
+    def _put_adapter_file(self, file: Path) -> None:
+        try:
+            self._model.put_adapter(file)
+        except PolicyError as error:
+            base, adapter = self._spec.name, self._spec.adapter
+            trained_on = models.note_of(adapter).get("base") if adapter is not None else None
+            raise PolicyError(
+                f"the adapter '{adapter}' does not fit '{base}': {error}. "
+                + (f"It was trained on '{trained_on}'. " if trained_on else "")
+                + f"Take the base it was trained on, or leave it out: gguf:{base}"
+            ) from error
 
     # ---- the protocol ------------------------------------------------------------------------------------------------
 
-    def expect(self, prompts: Sequence[str]) -> None:
+    def prompt(self, text: str, question: str, tools: Sequence[Tool] = ()) -> Segment:
+        """As llama.cpp's own server does it: a file that wants a token at the beginning gets it, also where its chat template
+        leaves it out."""
+        segment = super().prompt(text, question, tools)
+        first = self._model.first_token
+        if first is not None and segment.token_ids is not None and segment.token_ids[:1] != [first]:
+            segment.token_ids.insert(0, first)
+        return segment
+
+    def expect(self, prompts: Sequence[str], tools: Sequence[Tool] = ()) -> None:
         if self._model.is_recurrent or self._model.window:
             return  # what they keep cannot be cut back to a common beginning
-        first, *others = (self.prompt(text, "").token_ids or [] for text in prompts)
+        first, *others = (self.prompt(text, "", tools).token_ids or [] for text in prompts)
         length = min((num_common(first, other) for other in others), default=0)
         if length >= MIN_AHEAD:
             mark = " ".join(str(value) for key, value in self._marks().items() if key != "model")

@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import importlib.util
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ BATCH_TOKENS = 512
 """How many tokens one call may feed."""
 
 _ERROR_LEVEL = 4
+_CUT_OFF = re.compile(r"not within the file bounds|failed to read|unexpectedly reached end of file")
 _CONTROL = 1 | 8
 """Attributes of a token that is no text: unknown, control."""
 
@@ -106,6 +108,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "llama_vocab_is_eog": (_B, _P, _I),
     "llama_vocab_bos": (_I, _P),
     "llama_vocab_eos": (_I, _P),
+    "llama_vocab_get_add_bos": (_B, _P),
 }
 
 
@@ -197,9 +200,15 @@ class Model:
         self._library.complaints.clear()
         self.pointer = self._call.llama_model_load_from_file(os.fsencode(path), self._call.llama_model_default_params())
         if not self.pointer:
-            raise PolicyError(f"llama.cpp cannot load '{path}': {self._library.reason()}")
-        if self._call.llama_model_has_encoder(self.pointer):
-            raise PolicyError(f"'{path}' is no model that writes text from left to right; it has an encoder")
+            reason = self._library.reason()
+            hint = " The file is not whole: download it again." if _CUT_OFF.search(reason) else ""
+            raise PolicyError(f"llama.cpp cannot load '{path}': {reason}.{hint}")
+        if (what := self._not_a_writer()) is not None:
+            self.close()
+            raise PolicyError(
+                f"'{path}' {what}: it does not write text from left to right. Take a chat model; for search by vectors: "
+                "parallelsearch index --help"
+            )
         self.num_tokens = int(self._call.llama_vocab_n_tokens(self._vocabulary))
         self.max_context = int(self._call.llama_model_n_ctx_train(self.pointer))
         self.window = int(self._call.llama_model_n_swa(self.pointer))
@@ -207,7 +216,33 @@ class Model:
         self.is_recurrent = bool(
             self._call.llama_model_is_recurrent(self.pointer) or self._call.llama_model_is_hybrid(self.pointer)
         )
+        self.first_token = (
+            int(self._call.llama_vocab_bos(self._vocabulary))
+            if self._call.llama_vocab_get_add_bos(self._vocabulary)
+            else None
+        )
+        """What the vocabulary wants at the beginning of every text, if anything."""
+        self.token_bytes = self._token_bytes()
         self._adapter: Any = None
+
+    def _token_bytes(self) -> int:
+        """What a token takes in the cache, where the file tells it: keys and values of two bytes a number."""
+        family = self.setting("general.architecture")
+
+        def number(key: str) -> int:
+            said = self.setting(f"{family}.{key}") or ""
+            return int(said) if said.isdecimal() else 0
+
+        heads = number("attention.head_count")
+        size = number("attention.key_length") or number("embedding_length") // max(1, heads)
+        return 0 if self.is_recurrent else 4 * number("block_count") * number("attention.head_count_kv") * size
+
+    def _not_a_writer(self) -> str | None:
+        """What the model is, if it is none that goes on with a text: llama.cpp loads those too."""
+        family = self.setting("general.architecture")
+        if self._call.llama_model_has_encoder(self.pointer) or self.setting(f"{family}.attention.causal") == "false":
+            return f"has an encoder ({family})"
+        return f"makes vectors ({family})" if self.setting(f"{family}.pooling_type") not in (None, "0") else None
 
     @property
     def _vocabulary(self) -> Any:
@@ -221,7 +256,7 @@ class Model:
         self._library.complaints.clear()
         self._adapter = self._call.llama_adapter_lora_init(self.pointer, os.fsencode(path))
         if not self._adapter:
-            raise PolicyError(f"the adapter '{path}' does not fit this model: {self._library.reason()}")
+            raise PolicyError(self._library.reason())
 
     @property
     def adapter(self) -> Any:
@@ -302,6 +337,12 @@ class Context:
         self._library = library()
         self._call: Any = self._library.call
         self._num_tokens = model.num_tokens
+        needed, free = num_sequences * max_context * model.token_bytes, free_memory()
+        if free is not None and needed > free:  # the system would end the process, without a word
+            raise PolicyError(
+                f"{num_sequences} x {max_context} tokens take {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are "
+                "free. Lower max_context or max_slots"
+            )
         settings = self._call.llama_context_default_params()
         num_cells = num_sequences * max_context
         self.batch_tokens = min(BATCH_TOKENS, num_cells)
@@ -407,6 +448,14 @@ def _check_is_gguf(path: Path) -> None:
         raise PolicyError(f"cannot read '{path}': {error.strerror or error}") from error
     if start != b"GGUF":
         raise PolicyError(f"'{path}' is no GGUF file: it begins with {start!r}")
+
+
+def free_memory() -> int | None:
+    """Bytes that programs may still take; None where the system does not say."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+    return None
 
 
 def num_cores() -> int:
