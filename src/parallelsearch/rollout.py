@@ -488,12 +488,14 @@ class _Run:
         return "max_tokens" if self.room() < reserve else None
 
     def is_repeated(self, record: Turn) -> bool:
-        """Whether everything in this round was asked before: a model that was never trained to search would go on so."""
+        """Whether everything in this round was answered before: a model that was never trained to search would go on so. To
+        ask again for what failed is no such thing."""
         before = {
             grammar.query_key(query.text)
             for turn in self.trajectory.turns
             if turn is not record
             for query in turn.queries
+            if query.error is None
         }
         return all(grammar.query_key(query.text) in before for query in record.queries)
 

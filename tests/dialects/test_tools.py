@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from parallelsearch.dialect import Tool
 from parallelsearch.dialects import open_dialect
 from parallelsearch.dialects.tools import CallReader, StringsOf, calls_of
-from parallelsearch.errors import NoToolsError, UsageError
+from parallelsearch.errors import NoToolsError, SearchError, UsageError
 from parallelsearch.limits import Limits, Prices
 from parallelsearch.policy.base import Generation, OnCall, OnText, Policy, Sampling
 from parallelsearch.policy.scripted import ScriptedPolicy
-from parallelsearch.retrieval.base import Passage
+from parallelsearch.retrieval.base import Hit, Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.rollout import Event, rollout
 from parallelsearch.search import Search
@@ -344,6 +344,25 @@ async def test_a_model_that_asks_the_same_again_must_answer(begins_turns: bool) 
     assert told is not None
     assert (told.call_id, "No more searches" in told.text) == ("c2", True)
     assert start is None or start.text == "The answer is:"
+
+
+async def test_what_failed_may_be_asked_again() -> None:
+    passages = BM25Retriever.from_passages(PASSAGES)
+    num_asked = 0
+
+    async def search_many(queries: list[str], k: int) -> list[list[Hit]]:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked == 1:
+            raise SearchError("the line is down")
+        return [[hit for hit in one if isinstance(hit, Hit)] for one in await passages.search_many(queries, k)]
+
+    search = Search(search_many, k=1, attempts=1)
+    policy = Caller(said("", search_call("Danube")), said("", search_call("Danube", id="c2")), said("the Danube."))
+    trajectory = await rollout(QUESTION, policy, search, dialect="tools")
+    await search.aclose()
+    assert [query.error is None for query in trajectory.queries] == [False, True]
+    assert "No more searches" not in policy.shown[-1][-1].text
 
 
 async def test_a_policy_without_tools_is_refused_at_once() -> None:
