@@ -503,7 +503,7 @@ def test_addresses() -> None:
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("anthropic:", "say what it points to"),
+        ("anthropic:", "it goes on like anthropic:#MODEL"),
         ("anthropic:claude-test", "the model stands after '#', like anthropic:#claude-test"),
         ("anthropic:https://host", "the model stands after '#', like anthropic:#MODEL"),
         ("anthropic:host#m", "write it like https://api.anthropic.com"),
