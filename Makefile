@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Many tests wait for a process or a server: three workers keep two cores busy.
 WORKERS ?= 3
+# In the order of tests/conftest.py, which has slow files first; xdist would begin with those of many tests.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 VENV_VERL ?= .venv-verl
 
 
@@ -59,7 +61,7 @@ $(VENV)/.llama: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@ $(VENV)/.base
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(if $(SELECT),-m "$(SELECT)")
+	$(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE) $(if $(SELECT),-m "$(SELECT)")
 
 # As on a machine without the benchmark files.
 test-small: $(VENV)/.dev
@@ -78,14 +80,14 @@ $(VENV_VERL)/.ready: pyproject.toml constraints-verl.txt
 	@touch $@
 
 test-verl: $(VENV_VERL)/.ready
-	$(VENV_VERL)/bin/python -m pytest tests/verl -n $(WORKERS) --dist loadfile
+	$(VENV_VERL)/bin/python -m pytest tests/verl -n $(WORKERS) $(BY_FILE)
 
 test-verl-again: $(VENV_VERL)/.ready
 	$(VENV_VERL)/bin/python -m pytest tests/verl $(AGAIN)
 
 # The tests take the same inputs every time; this looks for others.
 fuzz: $(VENV)/.dev
-	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --timeout 1800 \
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE) --timeout 1800 \
 		tests/faults/test_properties.py tests/test_untrusted.py tests/test_grammar.py tests/test_trajectory.py
 
 # Each beside the environment, not in it: PYTHONPATH comes first. Every 5.x takes tokenizers 0.22 or what the environment has.

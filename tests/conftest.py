@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,6 +52,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     return _refuse_skip((yield))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests go first: one that comes last keeps a single worker busy while the others have nothing to do."""
+    num_slow = Counter(item.path for item in items if item.get_closest_marker("slow") is not None)
+    items.sort(key=lambda item: -num_slow[item.path])
 
 
 def pytest_collection_finish() -> None:

@@ -224,13 +224,6 @@ def test_stopped_killed_and_beside_a_failure_it_comes_to_its_rows(
     furnish(place)
     out = place / "out"
 
-    # Asked to stop, it takes its jobs along.
-    runner = begin(place)
-    wait_until(lambda: (out / "jobs.json").is_file() and '"running"' in (out / "jobs.json").read_text())
-    runner.terminate()
-    assert "0 of 9 jobs are done, 0 failed" in finish(runner, 3)
-    assert is_deserted(place)
-
     # All but a second is to spare: SFT saves after its first step, and no other job begins.
     assert "0 of 9 jobs are done, 0 failed" in finish(begin(place, "--stop-after", "300"), 3)
     assert [step for step, _ in completed(out / "train" / "sft-cold.s7" / "checkpoints")] == [1]
