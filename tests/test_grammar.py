@@ -280,6 +280,27 @@ def test_render_wants_exactly_one_action():
         render_turn("t", queries=["a"], answer="b")
 
 
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("  Who\nis  he ", "Who is he"),
+        ("who died last\nAkira Kurosawa\n\nSatyajit Ray\n", "who died last, Akira Kurosawa, Satyajit Ray"),
+        ("Which of these is the oldest?\nMonet\nPissarro", "Which of these is the oldest? Monet, Pissarro"),
+        ("Monet\r\nPissarro\r\nwho is older?", "Monet, Pissarro, who is older?"),
+        # What is marked already, and prose that was broken into lines.
+        ("My list:\n\u2022 Aiud\n\u2022 Qarshi", "My list: \u2022 Aiud \u2022 Qarshi"),
+        ("1. Aiud\n2. Qarshi\n3. Izmir", "1. Aiud 2. Qarshi 3. Izmir"),
+        ("Aiud,\nQarshi;\nand Izmir", "Aiud, Qarshi; and Izmir"),
+        ("Which of Claude Monet\nor Pissarro", "Which of Claude Monet or Pissarro"),
+        ("Of all the painters who lived in Paris in those days\nwhich ones had been born before the year of 1840\nthen",
+         "Of all the painters who lived in Paris in those days which ones had been born before the year of 1840 then"),
+    ],
+)  # fmt: skip
+def test_a_list_on_lines_of_its_own_stays_a_list(typed, read):
+    assert grammar.one_line(typed) == read
+    assert grammar.tidy_question(typed).rstrip("?") == read.rstrip("?")
+
+
 def test_the_prompts_differ_by_the_separator_sentence_alone():
     parallel, sequential = grammar.prompt_text("Who", "parallel"), grammar.prompt_text("Who", "sequential")
     assert "##" in parallel

@@ -156,6 +156,8 @@ BORN = "Where was the author of Emma born?"
         # A list: every thing in it, whatever is asked of them.
         (OLDEST, "Camille Pissarro", [MONET, PISSARRO, CEZANNE], None),
         (OLDEST, "Camille Pissarro", [MONET, PISSARRO, RENOIR], "parts_missing"),
+        ("who was born first\nClaude Monet\nCamille Pissarro\nPaul Cezanne", "Camille Pissarro", [MONET, PISSARRO, CEZANNE], None),
+        ("who was born first\nClaude Monet\nCamille Pissarro\nPaul Cezanne", "Camille Pissarro", [PISSARRO, CEZANNE], "parts_missing"),
         ("How many of Claude Monet, Camille Pissarro and Paul Cezanne are French?", "2", [MONET, PISSARRO, CEZANNE], None),
         ("How many of Claude Monet, Camille Pissarro and Paul Cezanne are French?", "2", [PISSARRO, CEZANNE], "parts_missing"),
         # "2" stands in a passage, but says nothing of how many they are.

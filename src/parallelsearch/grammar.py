@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
 from parallelsearch.errors import UsageError
@@ -51,6 +52,8 @@ _TAG_IN_ANY_CASE = re.compile(_TAG.pattern, re.IGNORECASE)
 # Single characters, because a stream may be cut between any two.
 _BETWEEN_SEARCHES = re.compile(r"[\s\d#,;:.&)*\u2022\u2013-]*+")
 _ITEM = re.compile(r"\s*(?:\(?\d{1,2}[.):]|[-*+\u2022\u2013])\s+(?=\S)")
+_ENDINGS = ".,;:!?"
+_MAX_ITEM_WORDS = 8
 
 # ---- the prompt ------------------------------------------------------------------------------------------------------
 
@@ -78,8 +81,23 @@ def prompt_text(question: str, mode: PromptMode = "parallel", context: str = "")
 
 def tidy_question(question: str) -> str:
     """Stripped, on one line, harmless, and with a question mark at the end."""
-    text = defuse(" ".join(question.split()))
+    text = defuse(one_line(question))
     return text if text.endswith("?") else text + "?"
+
+
+def one_line(question: str) -> str:
+    """The question as it is read, on one line. A list that was typed on lines of its own gets commas: with blanks alone
+    nobody can tell where one name ends and the next begins."""
+    lines = [" ".join(line.split()) for line in question.splitlines() if line.strip()]
+    pieces = lines[:1]
+    for before, after in pairwise(lines):
+        is_list = len(lines) > 2 and _is_item(before) and _is_item(after.rstrip(_ENDINGS)) and not _ITEM.match(after)
+        pieces.append(f", {after}" if is_list else f" {after}")
+    return "".join(pieces)
+
+
+def _is_item(line: str) -> bool:
+    return not line.endswith(tuple(_ENDINGS)) and len(line.split()) <= _MAX_ITEM_WORDS
 
 
 # Neither notice shows an action to copy: a small model told to write `<answer> the answer </answer>` wrote just that.

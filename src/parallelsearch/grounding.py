@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from parallelsearch.answers import normalise, says_not_found
 from parallelsearch.data.alternatives import EDGE, compared, listed, names_in, offered, words_of
+from parallelsearch.grammar import one_line
 from parallelsearch.retrieval.terms import STOP_WORDS, fold, spaced
 from parallelsearch.trajectory import Abstention, Trajectory
 
@@ -123,7 +124,7 @@ def cite(trajectory: Trajectory, sources: Sequence[Source] | None = None) -> Cit
     plain = _NUMBERS.sub("", answer)
     evidence = _Evidence(trajectory, sources)
     holders = evidence.holders(plain)
-    about = evidence.about_parts() if is_computed(trajectory.question, plain) else []
+    about = evidence.about_parts() if is_computed(evidence.question, plain) else []
     for number in about or holders:
         basis.setdefault(number, "contains_answer" if number in holders else "about_part")
     return Cited(
@@ -219,9 +220,9 @@ def abstention_of(trajectory: Trajectory) -> Abstention | None:
     if not sources:
         return Abstention("no_evidence", answer)
     evidence = _Evidence(trajectory, sources)
-    if is_computed(trajectory.question, plain):
+    if is_computed(evidence.question, plain):
         # A number may stand in a passage; how many of a list it is does not.
-        is_number = _ASKS_FOR_NUMBER.search(trajectory.question) is not None and not evidence.is_list
+        is_number = _ASKS_FOR_NUMBER.search(evidence.question) is not None and not evidence.is_list
         if (is_number and evidence.holders(plain)) or evidence.has_basis():
             return None
         return Abstention("parts_missing", answer)
@@ -233,7 +234,7 @@ class _Evidence:
     """What was shown, read for one question."""
 
     def __init__(self, trajectory: Trajectory, sources: Sequence[Source]) -> None:
-        self.question, self.sources = trajectory.question, sources
+        self.question, self.sources = one_line(trajectory.question), sources
         self._texts = {source.number: f" {_plain(f'{source.title} {source.text}')} " for source in sources}
         self._links = {name for query in trajectory.queries for name in names_in(query.text)}
         self._links |= {source.title for source in sources if source.title}

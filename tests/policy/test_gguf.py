@@ -122,17 +122,20 @@ def test_base_and_adapter_are_what_peft_merges(settings: dict[str, Any], tiny: T
         assert not np.allclose(base[name].data, merged[name].data, atol=1e-2)
 
 
-def test_the_file_is_made_once_and_again_when_the_adapter_changes(
+def test_the_file_is_made_once_wherever_the_adapter_lies_and_again_when_it_changes(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PARALLELSEARCH_CACHE", str(tmp_path / "cache"))
     adapter = shutil.copytree(tiny.adapter, tmp_path / "mine")
     with as_gguf(adapter, BASE) as first:
         made_at = first.stat().st_mtime_ns
-    with as_gguf(adapter, BASE) as again:
+    elsewhere = shutil.copytree(adapter, tmp_path / "reinstalled" / "mine")
+    (elsewhere / "adapter_model.safetensors").touch()
+    with as_gguf(elsewhere, BASE) as again:
         assert again == first
         assert again.stat().st_mtime_ns == made_at
-    (adapter / "adapter_model.safetensors").touch()
+    config = adapter / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "lora_alpha": 3}))
     with as_gguf(adapter, BASE) as other:
         assert other != first
     assert not list(first.parent.glob(".*"))

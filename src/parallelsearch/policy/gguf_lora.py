@@ -3,7 +3,7 @@
 Each pair of matrices keeps its numbers, in float32, under llama.cpp's name for the layer. Two things change: rows of the
 queries and keys of a Llama are put in the order in which llama.cpp turns them (the rows of B, since B A has them), and the
 scaling of peft becomes the `alpha` that llama.cpp divides by the rank. The file is made at first use and kept beside the
-converted models; it is made again when the adapter has changed.
+converted models, under a name that says what is in it: wherever the same adapter is installed, there is one file of it.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class Base:
 def as_gguf(folder: Path, base: Base) -> Iterator[Path]:
     """The adapter of a folder as a GGUF file for this base. It stays in the cache; where nothing can be written there, it is
     there only while the block runs."""
-    weights = _weights_file(folder)
-    stat = weights.stat()
-    identity = f"{_FORMAT} {weights.resolve()} {stat.st_size} {stat.st_mtime_ns} {base}"
-    target = cache_dir() / f"lora-{folder.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.gguf"
+    identity = hashlib.sha256(f"{_FORMAT} {base} {note_of(folder).get('dialect')} ".encode())
+    for file in (folder / ADAPTER_CONFIG, _weights_file(folder)):
+        identity.update(file.read_bytes())
+    target = cache_dir() / f"lora-{folder.name}-{identity.hexdigest()[:12]}.gguf"
     if not target.is_file():
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
