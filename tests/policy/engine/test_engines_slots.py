@@ -13,12 +13,14 @@ import torch
 from test_engines import drawn, one, policy, rollout, rollouts, worst_difference
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from parallelsearch.errors import PolicyError
 from parallelsearch.policy.base import Sampling
 from parallelsearch.policy.engine import cache as slot_cache
 from parallelsearch.policy.engine import decode as slot_decode
 from parallelsearch.policy.engine import draw
 from parallelsearch.policy.engine import slots as slot_engine
 from parallelsearch.policy.engine.base import SWITCH_S
+from parallelsearch.policy.engine.cache import SlotCache
 from parallelsearch.policy.engine.decode import SlotDecoder, SlotRow
 from parallelsearch.policy.engine.slots import SlotEngine, why_not
 from parallelsearch.policy.engine.stops import StopBank
@@ -120,6 +122,55 @@ async def test_more_rollouts_than_slots() -> None:
         assert not engine._parked
     async with policy("slot", net, max_slots=1) as made:
         assert drawn(await rollouts(made, 4, 0.0)) == drawn(results[:4])
+
+
+@pytest.mark.parametrize(("fits", "num_made"), [(64, 16), (8, 8), (3, 2), (1, 1)])
+async def test_slots_of_full_length_are_made_for_the_rollouts_there_are(
+    monkeypatch: pytest.MonkeyPatch, fits: int, num_made: int
+) -> None:
+    """As on a GPU, which may have memory for fewer: others share it."""
+    net = tiny_models.model()
+    async with policy("slot", net) as made:
+        expected = drawn([*await rollouts(made, 3, 0.0), *await rollouts(made, 14, 0.0)])
+    empty, asked = SlotCache._empty, []
+
+    def limited(self: SlotCache, slots: int, length: int) -> torch.Tensor:
+        asked.append(slots)
+        if slots > fits and len(asked) % 3:  # in the middle of the layers, too
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return empty(self, slots, length)
+
+    monkeypatch.setattr(SlotCache, "_empty", limited)
+    async with policy("slot", net) as made:
+        slots(made)._has_full_length = True
+        found = await rollouts(made, 3, 0.0)
+        engine = await settled(made)
+        assert engine.decoder.cache.num_slots == min(8, num_made)
+        found += await rollouts(made, 14, 0.0)
+        assert drawn(found) == expected
+        engine = await settled(made)
+        cache = engine.decoder.cache
+        assert cache.num_slots == num_made
+        assert {one.shape[:2] for one in (*cache.keys, *cache.values)} == {(cache.num_slots, cache.length + 1)}
+        assert cache.length == engine._slot_length
+
+
+async def test_without_memory_for_one_slot_the_rollouts_hear_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = SlotCache._empty
+
+    def limited(self: SlotCache, slots: int, length: int) -> torch.Tensor:
+        if slots:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return empty(self, slots, length)
+
+    monkeypatch.setattr(SlotCache, "_empty", limited)
+    async with policy("slot", tiny_models.model()) as made:
+        slots(made)._has_full_length = True
+        for _ in range(2):
+            with pytest.raises(PolicyError, match="out of memory while generating"):
+                await rollout(made, 0, 0.0)
+        monkeypatch.setattr(SlotCache, "_empty", empty)
+        assert await rollout(made, 0, 0.0)
 
 
 async def test_newcomers_do_not_take_the_slot_of_a_rollout_in_search() -> None:
@@ -423,7 +474,7 @@ async def test_a_step_over_whole_slots_is_for_the_rows_that_run(
     monkeypatch.setattr(slot_decode, "choose_attention", lambda *_: "flash")
     monkeypatch.setattr(slot_cache, "flash_attention", spans_by_definition)
     if size is not None:
-        monkeypatch.setattr(SlotEngine, "_size_of_graph", lambda self, count: -(-count // size) * size)
+        monkeypatch.setattr(SlotEngine, "_size_of_step", lambda self, count: -(-count // size) * size)
     async with policy("slot", net, max_slots=8) as made:
         slots(made).decoder.reserve(8, 128)  # as on a GPU, where the cache is there from the start
         assert await draws(made) == expected

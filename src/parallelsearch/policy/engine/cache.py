@@ -229,16 +229,27 @@ class SlotCache:
         return self.length
 
     def reserve(self, slots: int, length: int) -> bool:
-        """Make room for at least `slots` rows of `length` tokens; True if the tensors moved."""
+        """Make room for at least `slots` rows of `length` tokens; True if the tensors moved. Without memory for it
+        everything stays as it was."""
         if slots <= self.num_slots and length <= self.length:
             return False
-        kept_slots, kept_length = self.num_slots, self.length
-        self.num_slots, self.length = max(slots, kept_slots), max(length, kept_length)
+        before = self.num_slots, self.length
+        try:
+            self._resize(max(slots, before[0]), max(length, before[1]))
+        except torch.OutOfMemoryError:
+            self._resize(*before)
+            raise
+        return True
+
+    def _resize(self, slots: int, length: int) -> None:
+        """Layer by layer: there is never more than one of them twice."""
+        kept_slots, kept_length = min(slots, self.num_slots), min(length, self.length)
         for tensors in (self.keys, self.values):
             for layer, old in enumerate(tensors):
-                tensors[layer] = self._empty(self.num_slots, self.length)
-                tensors[layer][:kept_slots, :kept_length] = old[:, :kept_length]
-        return True
+                if old.shape[:2] != (slots, length + 1):
+                    tensors[layer] = self._empty(slots, length)
+                    tensors[layer][:kept_slots, :kept_length] = old[:kept_slots, :kept_length]
+        self.num_slots, self.length = slots, length
 
     def for_decode(self, positions: Tensor, kv_length: int, slots: Tensor | None = None) -> SlotCache:
         """The next forward pass feeds one token to each of `slots`, and gets the whole cache to read from; without them,

@@ -99,12 +99,12 @@ class SlotEngine(ModelEngine):
         )
         self._slot_length = _round_up(max_context, self.kv_bucket)
         budget = memory_bytes or _memory_budget(self.device)
-        # On CUDA the cache is made once, at full size, since graphs hold its address; elsewhere it grows as needed.
+        # On CUDA a slot has its full length from the start, since graphs hold the cache's address; elsewhere rows grow.
         if is_cuda:
             fits = budget // (self.decoder.cache.bytes_per_token * (self._slot_length + 1))
             self.max_slots = max(1, min(self.max_slots, fits))
         self._budget = budget
-        self._is_preallocated = is_cuda
+        self._has_full_length = is_cuda
         self._free: list[int] = []
         self._num_slots = 0
         self._running: dict[int, Request] = {}
@@ -218,11 +218,27 @@ class SlotEngine(ModelEngine):
         """How many newcomers find a slot without taking anybody's. The memory budget is for slots not yet made: rows
         that grow later keep theirs."""
         limit = self.max_slots
-        if newcomers and not self._is_preallocated:
+        if newcomers and self._has_full_length:
+            limit = self._make_slots(self._num_slots + len(newcomers) - len(self._free))
+        elif newcomers:
             longest = max(len(request.ids) + request.max_new_tokens for request in newcomers)
             length = max(self.decoder.cache.length, _round_up(longest, self.kv_bucket)) + 1
             limit = min(limit, max(1, self._budget // (self.decoder.cache.bytes_per_token * length)))
         return len(self._free) + max(0, limit - self._num_slots)
+
+    def _make_slots(self, num_wanted: int) -> int:
+        """How many slots there are, once those are made that are wanted: at once for every rollout under way, because the
+        graphs are recorded anew. Others may share the device: without memory for more, the rollouts take turns."""
+        cache = self.decoder.cache
+        while cache.num_slots < min(num_wanted, self.max_slots):
+            size = min(self.max_slots, _size_of_graph(max(num_wanted, len(self._live), 2 * cache.num_slots)))
+            try:
+                self.decoder.reserve(size, self._slot_length)
+            except torch.OutOfMemoryError:
+                self.max_slots = max(1, cache.num_slots, size // 2)
+                if size == 1:
+                    break  # the forward pass will say so
+        return max(1, cache.num_slots)
 
     def _new_slot(self) -> int:
         if self._free:
@@ -279,10 +295,10 @@ class SlotEngine(ModelEngine):
 
     def _reserve(self, slots: Sequence[int], length: int) -> None:
         cache = self.decoder.cache
-        if self._is_preallocated:
-            self.decoder.reserve(self.max_slots, self._slot_length)
-            return
         num_slots = max(max(slots) + 1, cache.num_slots)
+        if self._has_full_length:
+            self.decoder.reserve(num_slots, self._slot_length)
+            return
         if num_slots > cache.num_slots:
             num_slots = min(self.max_slots, max(num_slots, 2 * cache.num_slots))
         if length > cache.length:
@@ -312,17 +328,14 @@ class SlotEngine(ModelEngine):
         """The slots that run, and as many others as make up one of the sizes there is a graph for."""
         if not self.decoder.picks_rows:
             self._compact()
-            return range(self._size_of_graph(max(self._running) + 1))
+            return range(self._size_of_step(max(self._running) + 1))
         slots = sorted(self._running)
-        num_more = self._size_of_graph(len(slots)) - len(slots)
-        others = (slot for slot in range(self.max_slots) if slot not in self._running)
-        return slots + list(itertools.islice(others, num_more))
+        num_slots = self.decoder.cache.num_slots
+        others = (slot for slot in range(num_slots) if slot not in self._running)
+        return slots + list(itertools.islice(others, self._size_of_step(len(slots)) - len(slots)))
 
-    def _size_of_graph(self, num_rows: int) -> int:
-        if not self.decoder.use_graphs:
-            return num_rows
-        size = max(8, 1 << (num_rows - 1).bit_length()) if num_rows <= 128 else _round_up(num_rows, 128)
-        return min(self.max_slots, size)
+    def _size_of_step(self, num_rows: int) -> int:
+        return min(self.decoder.cache.num_slots, _size_of_graph(num_rows)) if self.decoder.use_graphs else num_rows
 
     def _take_in(self, slots: Sequence[int], window: Window) -> None:
         """Hand new tokens to their requests; rows that ended leave their slot."""
@@ -412,6 +425,11 @@ def _parts(rows: Sequence[SlotRow], max_tokens: int, is_packed: bool) -> list[li
         parts.append([row])
         real = width
     return parts
+
+
+def _size_of_graph(num_rows: int) -> int:
+    """The next of the sizes that graphs are recorded for."""
+    return max(8, 1 << (num_rows - 1).bit_length()) if num_rows <= 128 else _round_up(num_rows, 128)
 
 
 def _common_prefix(cached: list[int], ids: list[int]) -> int:
