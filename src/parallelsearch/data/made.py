@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from parallelsearch.answers import normalise
 from parallelsearch.data.place import DATA_VARIABLE, data_file
@@ -27,6 +27,7 @@ from parallelsearch.files import to_json, write_whole
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.trajectory import Question
 
+Made = TypeVar("Made")
 CORPUS = ("corpus/multihop_passages", "corpus/wiki_background_chunks")
 """The files of the corpus that sets are made from, in this order."""
 GOLD = "corpus/questions_with_gold"
@@ -36,6 +37,16 @@ TRAINING = ("hotpotqa/train_qa", "nq/train_subset", "strategyqa/train", "musique
 
 class Material:
     """What sets are made from, each part read when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._worked_out: dict[Callable[[Material], Any], Any] = {}
+
+    def worked_out(self, how: Callable[[Material], Made]) -> Made:
+        """What `how` makes of this material, once for all the sets that need it."""
+        if how not in self._worked_out:
+            self._worked_out[how] = how(self)
+        made: Made = self._worked_out[how]
+        return made
 
     @cached_property
     def passages(self) -> list[Passage]:

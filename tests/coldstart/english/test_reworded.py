@@ -19,6 +19,7 @@ from parallelsearch.coldstart.english.from_pages.told import Thing, Things, read
 from parallelsearch.coldstart.english.from_pages.wide import make_wide, make_wide_mixed
 from parallelsearch.coldstart.english.wide import Form, Step, Wide, wide_of
 from parallelsearch.coldstart.rules import load_rules
+from parallelsearch.data.made import Material
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.trajectory import Question
 
@@ -308,7 +309,7 @@ def test_training_has_many_shapes(to_train: list[Question]) -> None:
 
 
 def test_the_held_out_set_is_made_of_pages_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    class World:
+    class World(Material):
         passages, training_texts, training_titles = (
             PASSAGES,
             [f"who was {PASSAGES[0].title.lower()}"],

@@ -15,6 +15,7 @@ from parallelsearch.coldstart.english.wide import wide_of
 from parallelsearch.coldstart.rules import load_rules
 from parallelsearch.coldstart.run import refuse_kept_back
 from parallelsearch.data.long_answers import label
+from parallelsearch.data.made import Material
 from parallelsearch.errors import UsageError
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.trajectory import Question
@@ -330,7 +331,7 @@ def test_training_questions_are_made_without_the_pages_kept_back() -> None:
 
 
 def test_evaluation_questions_are_made_of_the_pages_kept_back_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    class World:
+    class World(Material):
         passages, training_texts, training_titles = (
             PASSAGES,
             [f"who was {PASSAGES[0].title.lower()}"],

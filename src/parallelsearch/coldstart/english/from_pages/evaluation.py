@@ -40,29 +40,34 @@ REWORDED_SEED = 20261117
 
 def wide(material: Material) -> list[Question]:
     """100 parallel questions of each number of parts from 2 to 8, and mixed ones of 3, 4 and 6."""
-    things = _things_kept_back(material)
+    things = material.worked_out(_things_kept_back)
     found = make_wide(things, dict.fromkeys(WIDTHS, NUM_OF_EACH_WIDTH), seed=SEED)
     return _labelled("wide", [*found, *make_wide_mixed(things, NUM_MIXED_WIDE, seed=SEED)])
 
 
 def wide_reworded(material: Material) -> list[Question]:
     """50 parallel questions of each number of parts and mixed ones, all in wordings that no training question has."""
-    things = sure_enough(_things_kept_back(material))
+    things = sure_enough(material.worked_out(_things_kept_back))
     found = make_wide(things, dict.fromkeys(WIDTHS, NUM_REWORDED), seed=REWORDED_SEED, ways=REWORDED)
     mixed = make_wide_mixed(things, NUM_MIXED_REWORDED, seed=REWORDED_SEED, ways=REWORDED)
     return _labelled("wide-reworded", [*found, *mixed])
 
 
 def _things_kept_back(material: Material) -> Things:
-    passages, works = material.passages, read_works(material.passages)
-    seen = {passage.title for passage in passages} - kept_back(passages, works)
-    return read_things(passages, material.training_texts, seen | material.training_titles, works)
+    works, unseen = material.worked_out(_works)
+    seen = {passage.title for passage in material.passages} - unseen
+    return read_things(material.passages, material.training_texts, seen | material.training_titles, works)
+
+
+def _works(material: Material) -> tuple[list[Work], frozenset[str]]:
+    """All works, and the titles that are kept back from training."""
+    works = read_works(material.passages)
+    return works, kept_back(material.passages, works)
 
 
 def mixed_balanced(material: Material) -> list[Question]:
     """Two works, their makers, a fact about both; the years of the works are worth a coin."""
-    works = read_works(material.passages)
-    unseen = kept_back(material.passages, works)
+    works, unseen = material.worked_out(_works)
     taken = {normalise(title) for title in material.training_titles}
     taken |= names_in_texts(material.training_texts, {normalise(work.name) for work in works})
     num_by: Counter[str] = Counter()
