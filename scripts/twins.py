@@ -49,6 +49,8 @@ GRACE_S = 10.0
 """So long before the end of --stop-after what still runs is ended."""
 SILENCE_S = 5.0
 """A runner that was not heard of for so long was killed."""
+ALONE = "sft-"
+"""Before the name of a start: its policy, and --only for a start without the arms that RL makes of it."""
 JOBS_FILE = "jobs.json"
 NEW: dict[str, Any] = {"state": "", "seconds": 0.0}
 """What is known of a job that never began."""
@@ -131,7 +133,8 @@ def _known(name: str, known: Mapping[str, Any], what: str) -> None:
 
 
 def jobs_of(plan: Plan, folder: Path, out: Path, arms: Sequence[str], seeds: Sequence[int]) -> list[Job]:
-    """Every job of these arms and seeds, each after those that it needs; recipes lie in `folder`."""
+    """Every job of these arms (`sft-START`: of that start alone) and seeds, all seeds of an arm before the next, each job
+    after those that it needs; recipes lie in `folder`."""
     jobs: list[Job] = []
     program = (sys.executable, "-m", "parallelsearch")
 
@@ -157,18 +160,20 @@ def jobs_of(plan: Plan, folder: Path, out: Path, arms: Sequence[str], seeds: Seq
         command = (sys.executable, script, "keep", policy, *runs, "--search", plan.search, "--rows", str(rows))
         jobs.extend((*evals, Job(f"keep/{policy}", "keep", command, rows / f"{policy}.jsonl.zst", tuple(evals))))
 
-    for seed in seeds:
-        started: dict[str, Job] = {}
-        for arm_name in arms:
-            arm = plan.arms[arm_name]
-            start, policy = plan.starts[arm.start], f"sft-{arm.start}.s{seed}"
-            if arm.start not in started:
+    started: dict[tuple[str, int], Job] = {}
+    for name in arms:
+        for seed in seeds:
+            arm = plan.arms.get(name)
+            of = name.removeprefix(ALONE) if arm is None else arm.start
+            start, policy = plan.starts[of], f"{ALONE}{of}.s{seed}"
+            if (of, seed) not in started:
                 changes = (*shlex.split(start.sft), f"train.seed={seed}")
-                started[arm.start] = training("sft", policy, plan.sft, changes)
-                evaluated(policy, start, started[arm.start])
-            base, policy = started[arm.start], f"rl-{arm_name}.s{seed}"
-            changes = (*shlex.split(arm.grpo), f"train.seed={seed}", f"model.adapter={base.target}")
-            evaluated(policy, start, training("grpo", policy, plan.grpo, changes, (base,)))
+                started[of, seed] = training("sft", policy, plan.sft, changes)
+                evaluated(policy, start, started[of, seed])
+            if arm is not None:
+                base, policy = started[of, seed], f"rl-{name}.s{seed}"
+                changes = (*shlex.split(arm.grpo), f"train.seed={seed}", f"model.adapter={base.target}")
+                evaluated(policy, start, training("grpo", policy, plan.grpo, changes, (base,)))
     return jobs
 
 
@@ -397,7 +402,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("plan_file", metavar="PLAN.toml", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="where everything goes; the same one goes on")
-    parser.add_argument("--only", metavar="ARM", nargs="+", help="these arms, with their starts")
+    parser.add_argument(
+        "--only", metavar="ARM", nargs="+", help="these arms with their starts, in this order; sft-START: without RL"
+    )
     parser.add_argument("--seeds", metavar="N", nargs="+", type=int, help="others than the plan's")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
     parser.add_argument("--stop-after", metavar="SECONDS", type=float, help="save and be gone by then")
@@ -414,9 +421,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     plan, out = load_plan(options.plan_file), options.out
+    known = {**plan.arms, **{f"{ALONE}{name}": start for name, start in plan.starts.items()}}
     for name in options.only or ():
-        _known(name, plan.arms, "--only")
-    arms = [name for name in plan.arms if options.only is None or name in options.only]
+        _known(name, known, "--only")
+    arms = options.only or list(plan.arms)
     jobs = jobs_of(plan, options.plan_file.parent, out, arms, options.seeds or plan.seeds)
     chosen = [job for job in jobs if job.stage in options.stages]
     if options.plan:

@@ -128,12 +128,17 @@ def test_the_shipped_plan_says_every_command(
         *one.split()
     }
     evaluated = [line for line in lines if "+nowhere/adapters/rl-sequential.s3 " in line]
-    assert len(evaluated) == 5
+    assert len(evaluated) == 4
     assert sum("--max-turns 9" in line for line in evaluated) == 1
     (kept,) = [line for line in lines if "results.py keep rl-sequential.s3 " in line]
-    assert kept.count("nowhere/eval/rl-sequential.s3/") == 5
+    assert kept.count("nowhere/eval/rl-sequential.s3/") == 4
     assert twins.main([*asked, "--stages", "sft"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2 * 5
+    assert twins.main([*asked, "--stages", "sft", "grpo", "--only", "parallel", "sft-sequential"]) == 0
+    policies = [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()]
+    assert policies == [f"{name}.s{seed}" for seed in (2, 3) for name in ("sft-parallel", "rl-parallel")] + [
+        f"sft-sequential.s{seed}" for seed in (2, 3)
+    ]
     assert not Path("nowhere").exists()
 
 
