@@ -16,6 +16,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 SERVICES = ("pypi", "osv")
 CONSTRAINTS = Path(__file__).resolve().parent.parent / "constraints.txt"
@@ -43,7 +44,7 @@ def ask(service: str, constraints: Path, timeout_s: int, osv_url: str | None) ->
     return read(packages)
 
 
-def read(packages: list[dict]) -> Audit:
+def read(packages: list[dict[str, Any]]) -> Audit:
     """The parts of pip-audit's report that matter."""
     findings = [
         f"{package['name']} {package['version']}: {found['id']}, fixed in {', '.join(found['fix_versions']) or 'no version'}"

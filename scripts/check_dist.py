@@ -73,11 +73,11 @@ def try_wheel(wheel: Path) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         venv.create(Path(folder, "venv"), with_pip=True)
         python = Path(folder, "venv", "bin", "python")
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        install: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*install, "-c", ROOT / "constraints.txt", wheel.resolve()], check=True)
         problems = []
         for question, answer in QUESTIONS.items():
-            command = [python.with_name("parallelsearch"), "ask", question, "--policy", "demo"]
+            command: list[str | Path] = [python.with_name("parallelsearch"), "ask", question, "--policy", "demo"]
             asked = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env={"PATH": ""})
             if asked.returncode != 0 or f"answer: {answer}" not in asked.stdout:
                 problems.append(f"the wheel does not answer '{question}':\n{asked.stdout}{asked.stderr}")

@@ -53,7 +53,7 @@ def median_alone(run: Data, part: str) -> float | None:
     if values is None:
         return None
     kept = set(run["alone"]) or set(run["steps"][1:])
-    return statistics.median(value for step, value in zip(run["steps"], values, strict=True) if step in kept)
+    return float(statistics.median(value for step, value in zip(run["steps"], values, strict=True) if step in kept))
 
 
 def seconds(run: Data, part: str) -> str:
