@@ -94,6 +94,8 @@ class SlotDecoder:
         if self.cache.reserve(slots, length):
             self._columns = torch.arange(self.cache.length, device=self.device)
             self._graphs.clear()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()  # the smaller tensors: others may share the device
 
     def refresh(self) -> None:
         """Before work: new stop tables to the device."""
