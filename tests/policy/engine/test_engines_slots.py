@@ -22,6 +22,7 @@ from parallelsearch.policy.engine import slots as slot_engine
 from parallelsearch.policy.engine.base import SWITCH_S
 from parallelsearch.policy.engine.cache import SlotCache
 from parallelsearch.policy.engine.decode import SlotDecoder, SlotRow
+from parallelsearch.policy.engine.model import as_policy_error
 from parallelsearch.policy.engine.slots import SlotEngine, why_not
 from parallelsearch.policy.engine.stops import StopBank
 from parallelsearch.policy.local import LocalPolicy
@@ -153,6 +154,20 @@ async def test_slots_of_full_length_are_made_for_the_rollouts_there_are(
         assert cache.num_slots == num_made
         assert {one.shape[:2] for one in (*cache.keys, *cache.values)} == {(cache.num_slots, cache.length + 1)}
         assert cache.length == engine._slot_length
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 77.00 MiB."),
+        RuntimeError("CUDA error: out of memory\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"),
+    ],
+)
+def test_who_is_short_of_memory_is_told_what_to_lower(error: Exception) -> None:
+    said = str(as_policy_error(error))
+    assert "max_context" in said
+    assert "out of memory" in said.rpartition(": CUDA ")[2]
+    assert "\n" not in said
 
 
 async def test_without_memory_for_one_slot_the_rollouts_hear_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,8 +45,11 @@ def as_policy_error(error: Exception) -> ParallelSearchError:
     """What a failed forward pass means to the person who started it."""
     if isinstance(error, ParallelSearchError):
         return error
-    if isinstance(error, torch.OutOfMemoryError):
+    # The driver says it in an error of another class than torch's allocator, with a page on how to debug kernels.
+    if isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error):
+        said = str(error).partition("\n")[0]
         return PolicyError(
-            f"out of memory while generating; lower the number of concurrent rollouts or max_context: {error}"
+            "out of memory while generating; lower the number of concurrent rollouts or max_context, or see who else has "
+            f"the memory of the device: {said}"
         )
     return PolicyError(f"the local model failed: {type(error).__name__}: {error}")
