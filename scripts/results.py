@@ -26,7 +26,8 @@ from parallelsearch.evaluation.plots import save_grid
 
 PAGE, PLOT = ROWS.parent / "results.md", ROWS.parent / "images" / "wide.png"
 ROOT = ROWS.parents[1]
-PAGES = (PAGE, ROOT / "README.md", ROOT / "src" / "parallelsearch" / "adapters" / "parallel-2" / "README.md")
+HISTORY = PAGE.with_name("results-history.md")
+PAGES = (PAGE, HISTORY, ROOT / "README.md", ROOT / "src" / "parallelsearch" / "adapters" / "parallel-2" / "README.md")
 """Where tables stand between marks."""
 
 
