@@ -170,6 +170,34 @@ def test_who_is_short_of_memory_is_told_what_to_lower(error: Exception) -> None:
     assert "\n" not in said
 
 
+def test_without_memory_to_grow_nothing_is_lost_but_the_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers that had grown are put back, at other addresses: a graph would read what is no longer there."""
+    net = tiny_models.model()
+    endings = draw.Endings(StopBank([b"x"] * net.config.vocab_size), (), net.config.vocab_size, net.device)
+    decoder = SlotDecoder(net, endings, max_slots=8, max_window=4, dtype=torch.float32)
+    decoder.reserve(2, 16)
+    for number, tensor in enumerate((*decoder.cache.keys, *decoder.cache.values)):
+        tensor[:, :16] = number + 1
+    decoder._graphs[2, 16, False, False] = object()  # type: ignore[assignment]  # stands for one
+    empty, num_made = SlotCache._empty, 0
+
+    def limited(self: SlotCache, slots: int, length: int) -> torch.Tensor:
+        nonlocal num_made
+        num_made += 1
+        if num_made == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return empty(self, slots, length)
+
+    monkeypatch.setattr(SlotCache, "_empty", limited)
+    with pytest.raises(torch.OutOfMemoryError):
+        decoder.reserve(4, 32)
+    assert (decoder.cache.num_slots, decoder.cache.length) == (2, 16)
+    for number, tensor in enumerate((*decoder.cache.keys, *decoder.cache.values)):
+        assert tensor.shape[:2] == (2, 17)
+        assert (tensor[:, :16] == number + 1).all()
+    assert not decoder._graphs
+
+
 async def test_without_memory_for_one_slot_the_rollouts_hear_so(monkeypatch: pytest.MonkeyPatch) -> None:
     empty = SlotCache._empty
 

@@ -91,7 +91,12 @@ class SlotDecoder:
     # ---- memory ------------------------------------------------------------------------------------------------------
 
     def reserve(self, slots: int, length: int) -> None:
-        if self.cache.reserve(slots, length):
+        try:
+            has_moved = self.cache.reserve(slots, length)
+        except torch.OutOfMemoryError:
+            self._graphs.clear()  # layers that had grown already are back, at other addresses
+            raise
+        if has_moved:
             self._columns = torch.arange(self.cache.length, device=self.device)
             self._graphs.clear()
             if self.device.type == "cuda":
