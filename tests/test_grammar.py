@@ -287,9 +287,12 @@ def test_render_wants_exactly_one_action():
         ("who died last\nAkira Kurosawa\n\nSatyajit Ray\n", "who died last, Akira Kurosawa, Satyajit Ray"),
         ("Which of these is the oldest?\nMonet\nPissarro", "Which of these is the oldest? Monet, Pissarro"),
         ("Monet\r\nPissarro\r\nwho is older?", "Monet, Pissarro, who is older?"),
-        # What is marked already, and prose that was broken into lines.
+        ("Where are they?\n1. Aiud\n2. Qarshi\n3. Izmir", "Where are they? 1. Aiud, 2. Qarshi, 3. Izmir"),
+        ("Where are\n(a) Aiud\n(b) Izmir", "Where are, (a) Aiud, (b) Izmir"),
+        # What is parted already, and prose that was broken into lines.
         ("My list:\n\u2022 Aiud\n\u2022 Qarshi", "My list: \u2022 Aiud \u2022 Qarshi"),
-        ("1. Aiud\n2. Qarshi\n3. Izmir", "1. Aiud 2. Qarshi 3. Izmir"),
+        ("Where are\n- Aiud\n- Izmir", "Where are - Aiud - Izmir"),
+        ("Who is older\nJ. S. Bach\nG. F. Handel", "Who is older, J. S. Bach, G. F. Handel"),
         ("Aiud,\nQarshi;\nand Izmir", "Aiud, Qarshi; and Izmir"),
         ("Which of Claude Monet\nor Pissarro", "Which of Claude Monet or Pissarro"),
         ("Of all the painters who lived in Paris in those days\nwhich ones had been born before the year of 1840\nthen",

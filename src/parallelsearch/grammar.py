@@ -52,6 +52,7 @@ _TAG_IN_ANY_CASE = re.compile(_TAG.pattern, re.IGNORECASE)
 # Single characters, because a stream may be cut between any two.
 _BETWEEN_SEARCHES = re.compile(r"[\s\d#,;:.&)*\u2022\u2013-]*+")
 _ITEM = re.compile(r"\s*(?:\(?\d{1,2}[.):]|[-*+\u2022\u2013])\s+(?=\S)")
+_BULLET = re.compile(r"[-*+\u2022\u2013]\s")
 _ENDINGS = ".,;:!?"
 _MAX_ITEM_WORDS = 8
 
@@ -86,12 +87,12 @@ def tidy_question(question: str) -> str:
 
 
 def one_line(question: str) -> str:
-    """The question as it is read, on one line. A list that was typed on lines of its own gets commas: with blanks alone
-    nobody can tell where one name ends and the next begins."""
+    """The question as it is read, on one line. A list that was typed on lines of its own gets commas, numbered or not: with
+    blanks alone nobody can tell where one name ends and the next begins. A bullet says so by itself."""
     lines = [" ".join(line.split()) for line in question.splitlines() if line.strip()]
     pieces = lines[:1]
     for before, after in pairwise(lines):
-        is_list = len(lines) > 2 and _is_item(before) and _is_item(after.rstrip(_ENDINGS)) and not _ITEM.match(after)
+        is_list = len(lines) > 2 and _is_item(before) and _is_item(after.rstrip(_ENDINGS)) and not _BULLET.match(after)
         pieces.append(f", {after}" if is_list else f" {after}")
     return "".join(pieces)
 

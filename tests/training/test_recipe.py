@@ -151,7 +151,7 @@ def test_the_lambda_sweep_is_a_grid_of_sixteen() -> None:
 
 
 def write_sweep(path: Path, out: Path, values: str) -> Path:
-    sections: dict[str, Any] = {**VALUES, "train": {**VALUES["train"], "out": str(out), "steps": 2}}
+    sections: dict[str, Any] = {**VALUES, "train": {**VALUES["train"], "out": str(out), "steps": 1}}
     text = "".join(
         f"[{section}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
         for section, values in sections.items()
