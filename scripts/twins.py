@@ -62,8 +62,11 @@ NEW: dict[str, Any] = {"state": "", "seconds": 0.0}
 class Start(Settings):
     """A cold start: the changes to the SFT recipe, and how its policy, and those that RL makes of it, are evaluated."""
 
+    after: str | None = None
+    """The start whose adapter this one goes on from; without it SFT begins with the base."""
     sft: str = ""
-    evals: list[str] = Field(min_length=1)
+    evals: list[str] = Field(default_factory=list)
+    """None for a start that only others go on from."""
     eval: str = ""
     """Options besides those of the plan and of the evaluation."""
 
@@ -122,8 +125,15 @@ def load_plan(path: Path) -> Plan:
     plan = load(path, Plan)
     for arm in plan.arms.values():
         _known(arm.start, plan.starts, f"{path}: start")
-    for name in (name for start in plan.starts.values() for name in start.evals):
-        _known(name, plan.evals, f"{path}: evaluation")
+    for name, start in plan.starts.items():
+        for wanted in start.evals:
+            _known(wanted, plan.evals, f"{path}: evaluation")
+        seen = [name]
+        while (before := plan.starts[seen[-1]].after) is not None:
+            _known(before, plan.starts, f"{path}: after")
+            if before in seen:
+                raise UsageError(f"{path}: the start '{name}' comes after itself: {', '.join((*seen, before))}")
+            seen.append(before)
     return plan
 
 
@@ -149,7 +159,9 @@ def jobs_of(plan: Plan, folder: Path, out: Path, arms: Sequence[str], seeds: Seq
     def evaluated(policy: str, start: Start, trained: Job) -> None:
         assert trained.recipe is not None
         address = f"hf:{load_recipe(*trained.recipe).model.name}+{trained.target}"
-        evals = []
+        evals: list[Job] = []
+        if not start.evals:
+            return
         for name in start.evals:
             run = out / "eval" / policy / name
             options = shlex.split(f"{plan.eval} {plan.evals[name]} {start.eval}")
@@ -161,19 +173,29 @@ def jobs_of(plan: Plan, folder: Path, out: Path, arms: Sequence[str], seeds: Seq
         jobs.extend((*evals, Job(f"keep/{policy}", "keep", command, rows / f"{policy}.jsonl.zst", tuple(evals))))
 
     started: dict[tuple[str, int], Job] = {}
+
+    def begun(of: str, seed: int) -> Job:
+        """The training of a start, and before it those that it goes on from."""
+        if (of, seed) not in started:
+            start, policy = plan.starts[of], f"{ALONE}{of}.s{seed}"
+            before = () if start.after is None else (begun(start.after, seed),)
+            changes = (
+                *shlex.split(start.sft),
+                f"train.seed={seed}",
+                *(f"model.adapter={one.target}" for one in before),
+            )
+            started[of, seed] = training("sft", policy, plan.sft, changes, before)
+            evaluated(policy, start, started[of, seed])
+        return started[of, seed]
+
     for name in arms:
         for seed in seeds:
             arm = plan.arms.get(name)
-            of = name.removeprefix(ALONE) if arm is None else arm.start
-            start, policy = plan.starts[of], f"{ALONE}{of}.s{seed}"
-            if (of, seed) not in started:
-                changes = (*shlex.split(start.sft), f"train.seed={seed}")
-                started[of, seed] = training("sft", policy, plan.sft, changes)
-                evaluated(policy, start, started[of, seed])
+            base = begun(name.removeprefix(ALONE) if arm is None else arm.start, seed)
             if arm is not None:
-                base, policy = started[of, seed], f"rl-{name}.s{seed}"
                 changes = (*shlex.split(arm.grpo), f"train.seed={seed}", f"model.adapter={base.target}")
-                evaluated(policy, start, training("grpo", policy, plan.grpo, changes, (base,)))
+                trained = training("grpo", f"rl-{name}.s{seed}", plan.grpo, changes, (base,))
+                evaluated(f"rl-{name}.s{seed}", plan.starts[arm.start], trained)
     return jobs
 
 

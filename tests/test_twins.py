@@ -121,7 +121,9 @@ def test_the_shipped_plan_says_every_command(
     assert twins.main([*asked, "--only", "sequential", "undecided-gated", "undecided-paper"]) == 0
     lines = capsys.readouterr().out.splitlines()
     trained = [line for line in lines if " train " in line]
-    assert len(trained) == 2 * (2 + 3)  # two arms share their start
+    assert len(trained) == 2 * (3 + 3)  # the twin's SFT has two stages; two arms share their start
+    (one,) = [line for line in trained if line.endswith("train/sft-sequential.s3")]
+    assert "model.adapter=nowhere/adapters/sft-sequential-first.s3" in one
     (one,) = [line for line in trained if "rl-sequential.s3" in line]
     assert "model.adapter=nowhere/adapters/sft-sequential.s3" in one
     assert {"rollout.dialect=sequential", "rollout.max_turns=9", "reward.decomposition=0", "train.seed=3"} <= {
@@ -133,11 +135,14 @@ def test_the_shipped_plan_says_every_command(
     (kept,) = [line for line in lines if "results.py keep rl-sequential.s3 " in line]
     assert kept.count("nowhere/eval/rl-sequential.s3/") == 4
     assert twins.main([*asked, "--stages", "sft"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2 * 5
+    assert len(capsys.readouterr().out.splitlines()) == 2 * 7
     assert twins.main([*asked, "--stages", "sft", "grpo", "--only", "parallel", "sft-sequential"]) == 0
     policies = [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()]
-    assert policies == [f"{name}.s{seed}" for seed in (2, 3) for name in ("sft-parallel", "rl-parallel")] + [
-        f"sft-sequential.s{seed}" for seed in (2, 3)
+    assert policies == [
+        f"{name}.s{seed}"
+        for names in (("sft-parallel-first", "sft-parallel", "rl-parallel"), ("sft-sequential-first", "sft-sequential"))
+        for seed in (2, 3)
+        for name in names
     ]
     assert not Path("nowhere").exists()
 
@@ -149,6 +154,8 @@ def test_the_shipped_plan_says_every_command(
         ('start = "cold"', 'start = "cool"', "Did you mean 'cold'"),
         ('evals = ["few"]', 'evals = ["fewer"]', "Did you mean 'few'"),
         ("[arms.gated]", '[arms."gated.s1"]', "arms.gated.s1"),
+        ('evals = ["few"]', 'evals = ["few"], after = "old"', "after: there is no 'old'"),
+        ('evals = ["few"]', 'evals = ["few"], after = "cold"', "'cold' comes after itself: cold, cold"),
     ],
 )
 def test_a_plan_is_checked_before_anything_runs(

@@ -274,6 +274,17 @@ def test_lora_trains_and_saves_only_the_adapter(tokenizer: Any, file: Path, tmp_
     assert not (result.final / "model.safetensors").exists()
 
 
+def test_a_second_stage_goes_on_from_the_adapter_of_the_first(tokenizer: Any, file: Path, tmp_path: Path) -> None:
+    changes = {"model.lora_rank": 4, "train.steps": 4, "train.lr": 1e-2}
+    first = run(recipe_for(file, tmp_path / "first", **changes), tokenizer)
+    second = run(recipe_for(file, tmp_path / "second", **changes, **{"model.adapter": str(first.final)}), tokenizer)
+    losses = [
+        float(row["loss"]) for name in ("first", "second") for row in read_metrics(tmp_path / name / "metrics.jsonl")
+    ]
+    assert second.step == 4
+    assert losses[4] < losses[0] - 0.1, "it began where the first ended"
+
+
 def test_an_adapter_of_sft_knows_its_base_and_trls_own_keys_pass_through(
     tokenizer: Any, file: Path, tmp_path: Path
 ) -> None:

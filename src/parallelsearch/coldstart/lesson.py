@@ -16,7 +16,12 @@ from dataclasses import dataclass, field
 from parallelsearch import grammar
 from parallelsearch.grammar import PromptMode
 from parallelsearch.limits import Limits
+from parallelsearch.retrieval.changed import Changed
+from parallelsearch.search import Search
 from parallelsearch.trajectory import Question
+
+CHANGED = "changed"
+"""In a question's metadata: texts by the ids of the passages that say something else in its lesson."""
 
 
 class Drop(Exception):
@@ -65,6 +70,12 @@ class Lesson(ABC):
     @property
     def answer(self) -> str:
         return self.question.golden_answers[0]
+
+
+def search_of(question: Question, search: Search) -> Search:
+    """Where a question's lesson is looked up: the search as it is, or over passages that were changed for it."""
+    texts = (question.metadata or {}).get(CHANGED)
+    return Search(Changed(search.retriever, texts), k=search.k) if isinstance(texts, dict) and texts else search
 
 
 def as_query(text: str) -> str:

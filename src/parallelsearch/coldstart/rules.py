@@ -56,11 +56,13 @@ class Rules(Protocol):
         needed: Collection[str],
         kept_back: Collection[str],
         wide: Mapping[Kind, Mapping[int, int]],
+        num_changed: int = 0,
     ) -> list[Question]:
         """New questions from the passages of a corpus, up to so many of each kind. `forbidden` are normalised texts of
         questions that must not come out, nor what they name; `needed` are the titles that they are answered from; pages
         with a title in `kept_back` are for evaluation and in no question. `wide` are questions of several parts, parallel
-        and mixed, so many of each width."""
+        and mixed, so many of each width; `num_changed` are those whose lessons read passages with other values in them
+        (`lesson.CHANGED`)."""
 
     def kept_back(self, passages: Sequence[Passage]) -> frozenset[str]:
         """The titles of a corpus that evaluation sets are made from."""

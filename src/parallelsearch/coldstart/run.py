@@ -88,6 +88,8 @@ class ColdStartRecipe(Settings):
     """Of each number of things, how many mixed ones that ask about their makers; with one thing, for several facts of it."""
     num_wide_for_validation: int = Field(default=0, ge=0)
     """Of each width, how many more such questions go to validation."""
+    num_changed: int = Field(default=0, ge=0)
+    """How many trajectories read numbers and dates that were written into copies of real passages."""
     num_withheld: int = Field(default=0, ge=0)
     """How many trajectories are played once more with their evidence withheld, to teach that there may be no answer."""
     num_unanswerable_for_rl: int = Field(default=0, ge=0)
@@ -115,7 +117,7 @@ class ColdStartRecipe(Settings):
     @property
     def makes_questions(self) -> bool:
         counts = (self.num_mixed, self.num_mixed_for_rl, self.num_made_facts, self.num_made_chains)
-        return any((*counts, self.num_made_comparisons, *self.wide.values()))
+        return any((*counts, self.num_made_comparisons, self.num_changed, *self.wide.values()))
 
     @property
     def wide(self) -> dict[Kind, dict[int, int]]:
@@ -177,6 +179,7 @@ class Built:
     mixed: list[Question]
     made: list[Question]
     unanswerable: list[Question]
+    num_changed: int
     report: ColdStartReport
     twin_report: ColdStartReport
     search: dict[str, Any]
@@ -207,6 +210,7 @@ def run_coldstart(recipe: ColdStartRecipe, say: Say | None = None) -> dict[str, 
         "num_recombined": sum(RECOMBINED in one.id for one in built.parallel),
         "num_mixed": sum(one.id in mixed_made for one in built.parallel),
         "num_mixed_for_rl": len(built.mixed),
+        "num_changed": built.num_changed,
         "num_withheld": sum(one.id.endswith(WITHHELD) for one in built.parallel),
         "num_unanswerable_for_rl": len(built.unanswerable),
         "num_made": dict(Counter(one.dataset for one in built.made)),
@@ -276,7 +280,14 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
         }
         made = await _made(recipe, plain, workshop, search, encoder)
         wide = await _made_wide(recipe, workshop, search, encoder)
-        for part, name in ((mixed, "mixed"), (made, "made from passages"), (wide, "of several parts")):
+        changed = await _made_changed(recipe, workshop, search, encoder)
+        parts = (
+            (mixed, "mixed"),
+            (made, "made from passages"),
+            (wide, "of several parts"),
+            (changed, "with changed values"),
+        )
+        for part, name in parts:
             kept += part.parallel
             twins += part.sequential
             report.add(part.report)
@@ -284,7 +295,9 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
             for kind, count in part.wanted.items():
                 num_found = sum(question.kind == kind for question in part.questions)
                 tell(f"{name}, {kind}: {num_found} of {count}")
-        taught_twice = await _withheld(recipe, kept, twins, search, encoder)
+        is_changed = {one.id for one in changed.parallel}  # their evidence is in no corpus
+        as_it_is = [one for one in kept if one.id not in is_changed]
+        taught_twice = await _withheld(recipe, as_it_is, twins, search, encoder)
         if recipe.num_withheld:
             tell(f"evidence withheld: {len(taught_twice[0])} of {recipe.num_withheld}")
         both = {one.id for one in twins}
@@ -312,6 +325,7 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
         mixed.questions,
         made_for_rl,
         unknown,
+        len(changed.parallel),
         report,
         twin_report,
         search.describe(),
@@ -409,6 +423,23 @@ async def _made_wide(recipe: ColdStartRecipe, workshop: _Workshop, search: Searc
     return made
 
 
+async def _made_changed(recipe: ColdStartRecipe, workshop: _Workshop, search: Search, encoder: Policy) -> _Taught:
+    """Questions whose lessons read changed passages. They are in no file for RL, which searches the corpus as it is."""
+    made = _Taught(wanted={"parallel": recipe.num_changed} if recipe.num_changed else {})
+    if not made.wanted:
+        return made
+    drafts = workshop.drafts({}, {}, _DRAFTS["parallel"] * recipe.num_changed)
+    one_way, made.report = await build_coldstart(drafts, search, encoder, recipe.settings("parallel", "mixed"))
+    drafts = _questions_of(one_way, drafts)
+    other_way, made.twin_report = await build_coldstart(drafts, search, encoder, recipe.settings("sequential", "mixed"))
+    both = {one.id for one in other_way}
+    made.questions = [question for question in drafts if question.id in both][: recipe.num_changed]
+    chosen = {question.id for question in made.questions}
+    made.parallel = [one for one in one_way if one.id in chosen]
+    made.sequential = [one for one in other_way if one.id in chosen]
+    return made
+
+
 def _num_drafts(kind: Kind, width: int) -> int:
     """So many questions of several parts are made for each one wanted: the widest are too long for the twin more often."""
     return _DRAFTS[kind] + (width >= _VERY_WIDE)
@@ -447,7 +478,9 @@ class _Workshop:
     def titles(self) -> set[str]:
         return held_out_titles()
 
-    def drafts(self, counts: Mapping[Kind, int], wide: Mapping[Kind, Mapping[int, int]]) -> list[Question]:
+    def drafts(
+        self, counts: Mapping[Kind, int], wide: Mapping[Kind, Mapping[int, int]], num_changed: int = 0
+    ) -> list[Question]:
         """Questions made from the passages of the index, without any page that is kept back for evaluation."""
         validation = self.pool.validation
         drafts = self.rules.make(
@@ -458,6 +491,7 @@ class _Workshop:
             needed=self.titles.union(*(question.supporting_titles or () for question in validation)),
             kept_back=self.kept_back,
             wide=wide,
+            **({"num_changed": num_changed} if num_changed else {}),  # rules from before there were such
         )
         refuse_kept_back(drafts, self.kept_back)
         leaked = {leak.question.id for leak in find_leaks(drafts, self.known)}  # the same two pages as a dev question's

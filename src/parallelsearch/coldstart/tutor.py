@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parallelsearch.answers import exact_match
-from parallelsearch.coldstart.lesson import ColdStartSettings, Drop, Lesson, Seen
+from parallelsearch.coldstart.lesson import ColdStartSettings, Drop, Lesson, Seen, search_of
 from parallelsearch.coldstart.rules import load_rules
 from parallelsearch.coldstart.written import plan_written, steps_of
 from parallelsearch.errors import PolicyError, UsageError
@@ -96,6 +96,7 @@ async def build_coldstart(
 
 async def teach(question: Question, search: Search, encoder: Policy, settings: ColdStartSettings) -> Trajectory:
     """One question played through the rollout. Raises `Drop` with the reason if it cannot be taught."""
+    search = search_of(question, search)
     return await play(question, await plan(question, search, settings), search, encoder, settings)
 
 

@@ -151,7 +151,9 @@ async def test_more_and_fewer_are_taught_by_their_numbers_and_keep_to_their_shar
     encoder = TokenizerEncoder(make_tokenizer(), max_context=8192)
     kept, report = await build_coldstart(counted, search, encoder, ColdStartSettings(limits=limits, max_tokens=8000))
     assert len(kept) == len(counted), report.to_dict()["dropped"]
-    assert all(" is more than " in one.segments[-1].text for one in kept)
+    assert all(
+        re.search(r"\d against \d.*: (?:more|less)\. The (?:larger|smaller) is", one.segments[-1].text) for one in kept
+    )
 
 
 def test_all_ways_come_up_no_page_too_often_and_the_seed_decides() -> None:

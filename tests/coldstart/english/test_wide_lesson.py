@@ -205,7 +205,7 @@ def test_numbers_stand_side_by_side_with_their_digits_before_they_are_judged():
     said = lesson.turn(1, pages)
     assert "581. Smallest so far: 581, A." in said
     assert "6,871 against 581, 4 digits against 3: more. Smallest so far: 581, A." in said
-    assert "101 against 581, 3 digits against 3: less. Smallest so far: 101, C." in said
+    assert "101 against 581, 3 digits each, 1 5: less. Smallest so far: 101, C." in said
 
 
 async def test_a_count_is_not_taken_where_a_part_is_missing(search, encoder):

@@ -252,6 +252,17 @@ def death_date(text: str) -> tuple[Date, str] | None:
     return None
 
 
+_BIRTHPLACE = re.compile(r"\bborn (?:on [\w ,]{6,20} )?in (?P<thing>[A-Z][a-zé]+(?: [A-Z][a-zé]+)?)(?=[,.;)]| and )")
+_NO_PLACES = {*MONTHS, "Spring", "Summer", "Autumn", "Winter"}
+
+
+def birthplace(text: str) -> str | None:
+    """Where the one whom a page is about was born, if it says so once and of nobody else."""
+    places = {match["thing"] for match in _BIRTHPLACE.finditer(text)}
+    place = places.pop() if len(places) == 1 and text.count(" born ") <= 2 else None
+    return place if place is not None and not set(place.split()) & _NO_PLACES else None
+
+
 _BEGINNING = _listed(
     "found form establish releas publish open start creat built build launch introduc debut written premier air "
     "began begun construct invent develop organi incorporat discover record issu inaugurat fought complet produc "

@@ -18,7 +18,9 @@ from parallelsearch.answers import normalise
 from parallelsearch.data.alternatives import EDGE, compared, names_in, trimmed, words_of
 from parallelsearch.trajectory import Kind
 
-Aspect = Literal["birth", "death", "age", "date", "count", "nationality", "country", "year", "same", "trait", "common"]
+Aspect = Literal[
+    "birth", "death", "age", "date", "count", "nationality", "country", "year", "day", "same", "trait", "common"
+]  # fmt: skip
 """What a comparison is about. `trait` asks which one, or whether both, are something; `same` whether they share it;
 `common` what they share."""
 
@@ -109,7 +111,9 @@ _POLAR = re.compile(
 _LATER = re.compile(
     r"\b(?:younger|youngest|later|latest|last|more recent(?:ly)?|most recent(?:ly)?|newer|newest|second|after)\b", re.I
 )
-_FEWER = re.compile(r"\b(?:less|least|fewer|fewest|smaller|smallest|shorter|shortest|lower|lowest)\b", re.I)
+_FEWER = re.compile(
+    r"\b(?:less|least|fewer|fewest|smaller|smallest|shorter|shortest|lower|lowest|shallower|lighter)\b", re.I
+)
 _EVENT = (
     r"(?:born|birth|found(?:ed|ing)?|form(?:ed|ing)?|establish\w*|releas\w*|publish\w*|open\w*|start\w*|creat\w*|built|"
     r"build\w*|launch\w*|introduc\w*|debut\w*|made|produc\w*|written|premier\w*|air\w*|began|begin\w*|complet\w*|construct\w*|"
@@ -123,9 +127,33 @@ _FIRST = re.compile(
     re.I,
 )
 _COUNT = re.compile(
-    r"\b(?:more|most|fewer|less|greater|greatest|higher|highest|larger|largest|bigger|taller|tallest|longer|smaller|shorter|fewest)\b",
+    r"\b(?:more|most|fewer|less|greater|greatest|higher|highest|larger|largest|bigger|taller|tallest|longer|smaller|shorter|fewest|deeper|shallower|heavier|lighter|lower)\b",
     re.I,
 )
+
+
+_MEASURES: dict[str, str] = {
+    "long": "length long kilometres miles metres minutes",
+    "short": "length long kilometres miles metres minutes height tall high",
+    "high": "height high elevation metres feet",
+    "low": "height high elevation metres feet",
+    "tall": "height tall high metres feet",
+    "deep": "depth deep metres feet",
+    "shallow": "depth deep metres feet",
+    "heav": "weight weighs mass tonnes kilograms",
+    "light": "weight weighs mass tonnes kilograms",
+    "populous": "population inhabitants residents people",
+}
+"""What a page says of that which is longer or higher, by the beginning of the adjective."""
+_COMPARED = re.compile(
+    rf"\b(?P<measure>{'|'.join(_MEASURES)})(?:i?er|i?est)\b|\b(?:more|most|less|least) (?P<other>populous)\b"
+)
+
+
+def measure_words(question: str) -> list[str]:
+    """The words of the measure that a question compares by an adjective; none where it names what is counted."""
+    found = _COMPARED.search(question.lower())
+    return _MEASURES[found["measure"] or found["other"]].split() if found else []
 
 
 def aspect_of(question: str) -> Ask:
@@ -144,6 +172,8 @@ def aspect_of(question: str) -> Ask:
             return Ask("country", 0, True, differs)
         if re.search(r"\bsame year|\bdifferent years?\b", low):
             return Ask("year", 0, True, differs)
+        if re.search(r"\bsame (?:day|date)\b|\bdifferent (?:days?|dates?)\b", low):
+            return Ask("day", 0, True, differs)
         if re.search(r"\bsame\b|\bdifferent\b", low):
             return Ask("same", 0, True, differs)
         return Ask("trait", 0, True, differs)

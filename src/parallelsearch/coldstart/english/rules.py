@@ -13,6 +13,7 @@ from types import MappingProxyType
 from parallelsearch.coldstart.english import thoughts
 from parallelsearch.coldstart.english.evidence import best_clause
 from parallelsearch.coldstart.english.from_pages import unseen, wordings
+from parallelsearch.coldstart.english.from_pages.changed import make_changed
 from parallelsearch.coldstart.english.from_pages.comparisons import make_comparisons
 from parallelsearch.coldstart.english.from_pages.contrasts import make_chain_contrasts, make_single_contrasts
 from parallelsearch.coldstart.english.from_pages.facts_and_chains import (
@@ -81,6 +82,7 @@ class EnglishRules:
             "no_number_found",
             "numbers_equal",
             "no_nation_found",
+            "no_place_found",
             "no_difference_found",
             "nothing_to_quote",
             "dates_not_told_apart",
@@ -122,6 +124,7 @@ class EnglishRules:
         needed: Collection[str] = (),
         kept_back: Collection[str] = (),
         wide: Mapping[Kind, Mapping[int, int]] = _NO_WIDE,
+        num_changed: int = 0,
     ) -> list[Question]:
         """Facts, then chains, then comparisons, then questions of several parts, from one reading of the passages; then two
         rounds, which do not keep `needed` pages apart (docs/coldstart.md says what that means)."""
@@ -130,12 +133,13 @@ class EnglishRules:
         )
         made: list[Question] = []
         unused = {*needed, *kept_back}
-        if num_facts or num_chains or num_comparisons:
+        if num_facts or num_chains or num_comparisons or num_changed:
             pages = {
                 title: replace(page, is_person=page.is_person and is_somebody(page.text))
                 for title, page in read_pages(passages, forbidden, unused).items()
                 if is_thing(title)
             }
+        if num_facts or num_chains or num_comparisons:
             works = read_works(passages, forbidden)
             links = [*links_of_works(works, pages), *read_links(passages, pages)]
             unlike = make_single_contrasts(
@@ -147,6 +151,9 @@ class EnglishRules:
             )
             made += _spread(unlike, make_chains(pages, links, num_chains, seed=seed, forbidden=forbidden), num_chains)
             made += make_comparisons(pages, num_comparisons, seed=seed, forbidden=forbidden)
+        if num_changed:
+            people = sure_enough(read_things(passages, forbidden, unused)).all
+            made += make_changed(people, pages, passages, num_changed, seed=seed, forbidden=forbidden)
         if any(wide.values()):
             things = sure_enough(read_things(passages, forbidden, unused))
             ways = wordings.TRAINED

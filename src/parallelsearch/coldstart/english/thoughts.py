@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from parallelsearch.coldstart.english.evidence import Quote
 from parallelsearch.coldstart.english.questions import Ask
@@ -131,9 +132,29 @@ def asked_for(which: str) -> str:
     return f"Asked for: {which}."
 
 
-def num_digits(number: str) -> int:
-    """How many stand before its point: a small model compares that first, and digit by digit after."""
-    return sum(character.isdigit() for character in number.partition(".")[0])
+def weigh(value: str, other: str) -> str:
+    """How a number stands to another, in steps of a look at two digits: how many there are, then from the left until two
+    differ. Without them a small model takes 346 for more than 354."""
+    (one, one_rest), (two, two_rest) = (_digits(number) for number in (value, other))
+    if len(one) != len(two):
+        how, sign = f"{len(one)} digits against {len(two)}", len(one) - len(two)
+    else:
+        pairs = list(zip_longest(one + one_rest, two + two_rest, fillvalue="0"))
+        place = next((place for place, (a, b) in enumerate(pairs) if a != b), len(one) - 1)
+        steps = ", ".join(f"{a} {b}" for a, b in pairs[: place + 1])
+        how, sign = f"{len(one)} digits each, {steps}", int(pairs[place][0]) - int(pairs[place][1])
+    return f"{value} against {other}, {how}: {'less' if sign < 0 else 'more' if sign > 0 else 'the same'}."
+
+
+def _digits(number: str) -> tuple[str, str]:
+    """Those before the point, and those after it."""
+    whole, _, rest = number.replace(",", "").partition(".")
+    return whole, rest
+
+
+def day_of(month: int, day: int) -> str:
+    """A day of the year in digits, which are told apart as years are: "07-09"."""
+    return f"{month:02}-{day:02}"
 
 
 def decide(high: str, low: str, which: str, value: str, name: str, relation: str = "after") -> str:

@@ -5,7 +5,7 @@ The maker (`from_pages/wide.py`) puts a `Wide` into `Question.metadata["wide"]`;
 
     {"form": "first_of", "fact": "born", "target": None,
      "steps": [{"name": "Ada Brenn", "title": "Ada Brenn", "fact": "born", "value": "1901", "words": "4 May 1901",
-                "holds": None, "round": 1, "of": None}, ...]}
+                "holds": None, "round": 1, "of": None, "day": None}, ...]}
 
 - `name` is what the question calls the thing (proper case, whatever the case of the question), `title` its page.
 - `fact` is a key of `FACTS`; a question of several facts has several, and its own `fact` is then None.
@@ -77,6 +77,18 @@ FACTS: dict[str, FactWords] = {
     "founder": FactWords("founded by", "founder"),
     "population": FactWords("population", "population", is_number=True),
     "species": FactWords("species", "number of species", is_number=True),
+    "length": FactWords("length", "length", is_number=True),
+    "height": FactWords("height", "height", is_number=True),
+    "depth": FactWords("depth", "depth", is_number=True),
+    "area": FactWords("area", "area", is_number=True),
+    "weight": FactWords("weight", "weight", is_number=True),
+    "seats": FactWords("seats", "number of seats", is_number=True),
+    "students": FactWords("students", "number of students", is_number=True),
+    "employees": FactWords("employees", "number of employees", is_number=True),
+    "minutes": FactWords("running time", "running time", is_number=True),
+    "pages": FactWords("pages", "number of pages", is_number=True),
+    "copies": FactWords("copies sold", "number of copies sold", is_number=True),
+    "goals": FactWords("goals", "number of goals", is_number=True),
 }
 """The facts that are asked for. Years are compared by their number; the other numbers are written as the page writes them."""
 
@@ -93,6 +105,8 @@ class Step:
     holds: bool | None = None
     round: int = 1
     of: str | None = None
+    day: str | None = None
+    """Of a date: month and day ("07-09"), where the years of two parts may be the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +135,11 @@ def number_of(value: str) -> float:
     return float(value.replace(",", ""))
 
 
+def place_of(step: Step) -> tuple[float, str]:
+    """Where a part stands among the others, by its number and within a year by its day."""
+    return number_of(step.value), step.day or ""
+
+
 def answer_of(wide: Wide) -> list[str]:
     """The items of the answer: one for a choice, a number or yes and no, one for each part where every part is asked for.
     For a mixed question the items are of the last round, and a choice among its things names the works they made."""
@@ -128,7 +147,7 @@ def answer_of(wide: Wide) -> list[str]:
     steps = [step for step in wide.steps if step.round == last]
     if wide.form in ("first_of", "last_of", "most_of", "fewest_of"):
         pick = min if wide.form in ("first_of", "fewest_of") else max
-        winner = pick(steps, key=lambda step: number_of(step.value))
+        winner = pick(steps, key=place_of)
         return [winner.of or winner.name]
     if wide.form == "how_many_of":
         return [str(sum(step.holds is True for step in steps))]

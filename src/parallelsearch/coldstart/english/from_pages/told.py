@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from parallelsearch.answers import normalise
-from parallelsearch.coldstart.english.evidence import country, dates_in, sentences
+from parallelsearch.coldstart.english.evidence import birthplace, country, dates_in, sentences
 from parallelsearch.coldstart.english.from_pages.pages import BRACKETS, Fact, Page, is_somebody, is_thing, read_pages
 from parallelsearch.coldstart.english.from_pages.works import Person, Work, read_person, read_works
 from parallelsearch.coldstart.english.questions import base_title
@@ -189,11 +189,6 @@ def _told(page: Page) -> Iterator[tuple[str, Told]]:
 
 # ---- people ----------------------------------------------------------------------------------------------------------
 
-_BIRTHPLACE = re.compile(r"\bborn (?:on [\w ,]{6,20} )?in (?P<thing>[A-Z][a-zé]+(?: [A-Z][a-zé]+)?)(?=[,.;)]| and )")
-_MONTH_NAMES = words_of(
-    "January February March April May June July August September October November December Spring Summer Autumn Winter"
-)
-
 
 def _of_a_person(page: Page) -> Iterator[tuple[str, Told]]:
     person = read_person(Passage("", page.title, page.text))
@@ -204,11 +199,9 @@ def _of_a_person(page: Page) -> Iterator[tuple[str, Told]]:
         yield "died", (str(person.died[0]), _date_words(page.text, person.died[0]))
     if person.nation is not None:
         yield "nation", (person.nation, person.nation)
-    places = {match["thing"] for match in _BIRTHPLACE.finditer(page.text)}
-    if len(places) == 1 and page.text.count(" born ") <= 2:
-        place = places.pop()
-        if not set(place.split()) & _MONTH_NAMES:
-            yield "birthplace", (place, place)
+    place = birthplace(page.text)
+    if place is not None:
+        yield "birthplace", (place, place)
     head = _head(page)
     if head in OCCUPATIONS and person.trade:
         yield "is_a", (head, head)

@@ -16,10 +16,12 @@ from parallelsearch import grammar
 from parallelsearch.answers import normalise
 from parallelsearch.coldstart.english import thoughts
 from parallelsearch.coldstart.english.evidence import (
+    MONTHS,
     Date,
     Quote,
     beginning_verbs,
     birth_date,
+    birthplace,
     clause_about,
     clause_with,
     country,
@@ -40,6 +42,7 @@ from parallelsearch.coldstart.english.questions import (
     Ask,
     aspect_of,
     content_words,
+    measure_words,
     mention_of,
     relation_words,
     same_name,
@@ -105,19 +108,26 @@ class ComparisonLesson(Lesson):
             else death_date(text)
             if self.ask.aspect == "death"
             else (event_date(text, beginning_verbs(words)) or (None, None))[:2]
-            if self.ask.aspect in ("date", "year")
+            if self.ask.aspect == "date"
+            else (self.date_of(text) or (None, None))[:2]
+            if self.ask.aspect in ("year", "day")
             else None
         )
         if date is not None and date[1] is not None:
             return Quote(str(date[1]), page.number)
         if self.ask.aspect == "count":
-            counted = number_near(page, words, self.max_quote_words)
+            counted = number_near(page, self.words_of_a_number, self.max_quote_words)
             return counted[1] if counted else None
         return self.trait_quote(page)
 
     @property
     def words(self) -> list[str]:
         return trait_words(self.question.question, self.names)
+
+    @property
+    def words_of_a_number(self) -> list[str]:
+        """The words beside which a number is looked for: "longer" is said of a length."""
+        return [*self.words, *measure_words(self.question.question)]
 
     def conclude(self, pages: Sequence[Seen]) -> str:
         """The thought that decides, checked against the golden answer."""
@@ -129,7 +139,9 @@ class ComparisonLesson(Lesson):
             dates = [find(page.text) for page in pages]
             verb = "was born" if aspect == "birth" else "died"
             return self.by_date([date if date is None else (*date, verb) for date in dates], pages)
-        if aspect in ("date", "year"):
+        if aspect in ("year", "day"):
+            return self.by_date([self.date_of(page.text) for page in pages], pages)
+        if aspect == "date":
             verbs = beginning_verbs(self.words)
             return self.by_date([event_date(page.text, verbs) for page in pages], pages)
         if aspect == "age":
@@ -143,6 +155,17 @@ class ComparisonLesson(Lesson):
         if self.ask.is_polar:
             return self.by_trait(pages)
         return self.by_choice(pages) if aspect == "trait" else self.conclude_common(pages)
+
+    def date_of(self, text: str) -> tuple[Date, str, str] | None:
+        """The date of what the question says happened."""
+        for find, verb, asked in (
+            (birth_date, "was born", r"\bborn\b|\bbirth"),
+            (death_date, "died", r"\bdied?\b|\bdeath"),
+        ):
+            if re.search(asked, self.question.question, re.IGNORECASE):
+                found = find(text)
+                return found if found is None else (*found, verb)
+        return event_date(text, beginning_verbs(self.words))
 
     def winner(self, index: int) -> str:
         """The name that wins, if it is the golden answer."""
@@ -166,14 +189,15 @@ class ComparisonLesson(Lesson):
             raise Drop("no_date_found")
         order = later_of(first[0], second[0])
         numbers = [page.number for page in pages]
-        one, other = first[1], second[1]
-        if first[0][0] != second[0][0]:  # the years decide: the rest would only be in the way
-            one, other = str(first[0][0]), str(second[0][0])
-        if self.ask.aspect == "year":
-            self.polar(first[0][0] == second[0][0])
-            same = "the same year" if first[0][0] == second[0][0] else "different years"
-            told = thoughts.compare_values(self.names, (one, other), numbers, "is from")
-            return f"{self.asked_for('yes or no')} {told} These are {same}. So {self.answer}."
+        one, other = str(first[0][0]), str(second[0][0])
+        if self.ask.aspect in ("year", "day"):
+            if self.ask.aspect == "day":
+                one, other = first[1], second[1]
+            is_same = first[0][0] == second[0][0] if self.ask.aspect == "year" else order == 0 and 0 not in first[0]
+            self.polar(is_same)
+            told = thoughts.compare_values(self.names, (one, other), numbers, first[2] or "is from")
+            same = f"{'the same' if is_same else 'not the same'} {self.ask.aspect}"
+            return f"{self.asked_for('yes or no')} {told} {one} and {other}: {same}. So {self.answer}."
         if order == 0:
             raise Drop("dates_not_told_apart")
         winner = self.winner(0 if order == self.ask.direction else 1)
@@ -185,9 +209,22 @@ class ComparisonLesson(Lesson):
             told = " ".join(thoughts.quote(name, quote) for name, quote in zip(self.names, quotes, strict=True))
         else:
             told = thoughts.compare_values(self.names, (one, other), numbers, first[2])
+        if one == other:  # the years do not decide: the days of the year do
+            told, one, other = self.within_a_year(told, (first[0], second[0]), numbers)
         early, late = (one, other) if order < 0 else (other, one)
         which, value = ("earlier", early) if self.ask.direction < 0 else ("later", late)
         return f"{thoughts.asked_for(f'the {which}')} {told} {thoughts.decide(late, early, which, value, winner)}"
+
+    def within_a_year(self, told: str, dates: Sequence[Date], numbers: Sequence[int]) -> tuple[str, str, str]:
+        """The same year twice, then each day of it as the page says it and in digits; and those."""
+        if not all(month and day for _, month, day in dates):
+            raise Drop("dates_not_told_apart")
+        days = [thoughts.day_of(month, day) for _, month, day in dates]
+        said = " ".join(
+            f"[{number}] {day} {MONTHS[month - 1]}, {code}."
+            for number, (_, month, day), code in zip(numbers, dates, days, strict=True)
+        )
+        return f"{told} Both {dates[0][0]}. {said}", days[0], days[1]
 
     def by_age(self, pages: Sequence[Seen]) -> str:
         spans = [(birth_date(page.text), death_date(page.text)) for page in pages]
@@ -202,28 +239,26 @@ class ComparisonLesson(Lesson):
             f"[{page.number}] {name} lived from {born} to {died}, {age} years."
             for page, name, (born, died), age in zip(pages, self.names, years, ages, strict=True)
         )
-        return self.by_size(told, max(ages), min(ages), winner)
+        verdict = thoughts.decide(f"{max(ages)}", f"{min(ages)}", "larger", f"{max(ages)}", winner, "more than")
+        return f"{thoughts.asked_for('the larger')} {told} {verdict}"
 
     def by_count(self, pages: Sequence[Seen]) -> str:
-        first, second = (number_near(page, self.words, self.max_quote_words) for page in pages)
+        first, second = (number_near(page, self.words_of_a_number, self.max_quote_words) for page in pages)
         if first is None or second is None:
             # "Which peak is the third highest in the world?", "Who won more Oscars?" of someone who won any: words decide.
             return self.by_choice(pages, MIN_LEAD_WITHOUT_NUMBERS, otherwise="no_number_found")
         if first[0] == second[0]:
             raise Drop("numbers_equal")
         winner = self.winner(0 if (first[0] > second[0]) == (self.ask.direction > 0) else 1)
+        one, other = (f"{number:,.12g}" for number, _ in (first, second))
         quotes = " ".join(
-            f"{thoughts.quote(name, quote)} That is {number:,g}."
-            for name, (number, quote) in zip(self.names, (first, second), strict=True)
+            f"{thoughts.quote(name, quote)} That is {number}."
+            for name, (_, quote), number in zip(self.names, (first, second), (one, other), strict=True)
         )
-        digits = [thoughts.num_digits(f"{number:,g}") for number, _ in (first, second)]
-        quotes += f" {digits[0]} digits against {digits[1]}."
-        return self.by_size(quotes, max(first[0], second[0]), min(first[0], second[0]), winner)
-
-    def by_size(self, told: str, high: float, low: float, winner: str) -> str:
-        which, value = ("larger", high) if self.ask.direction > 0 else ("smaller", low)
-        verdict = thoughts.decide(f"{high:,g}", f"{low:,g}", which, f"{value:,g}", winner, "more than")
-        return f"{thoughts.asked_for(f'the {which}')} {told} {verdict}"
+        which = "larger" if self.ask.direction > 0 else "smaller"
+        value = one if (first[0] > second[0]) == (self.ask.direction > 0) else other
+        told = f"{thoughts.asked_for(f'the {which}')} {quotes} {thoughts.weigh(one, other)}"
+        return f"{told} The {which} is {value}: {winner}."
 
     def asked_for(self, form: str = "") -> str:
         """The form of the answer, and the question's words without the names."""
@@ -294,7 +329,15 @@ class ComparisonLesson(Lesson):
         )
 
     def by_sameness(self, pages: Sequence[Seen]) -> str:
-        """Whether two things share a state, a family, a maker: quoted side by side. No rule checks the verdict."""
+        """Whether two things share a state, a family, a maker: quoted side by side. Only a birthplace is checked by rule."""
+        if re.search(r"\bborn in the same (?:city|town|village|place)\b", self.question.question, re.IGNORECASE):
+            first, second = (birthplace(page.text) for page in pages)
+            if first is None or second is None:
+                raise Drop("no_place_found")
+            self.polar(first == second)
+            told = thoughts.compare_values(self.names, (first, second), [page.number for page in pages], "was born in")
+            same = "the same" if first == second else "not the same"
+            return f"{self.asked_for('yes or no')} {told} {first} and {second}: {same}. So {self.answer}."
         quotes = self.shared_quotes(pages) or [self.trait_quote(page) for page in pages]
         if quotes[0] is None or quotes[1] is None:
             raise Drop("nothing_to_quote")

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 
 from parallelsearch.answers import normalise
 from parallelsearch.coldstart.english import thoughts
-from parallelsearch.coldstart.english.evidence import Quote, clause_with, find_phrase, sentences
+from parallelsearch.coldstart.english.evidence import MONTHS, Quote, clause_with, dates_in, find_phrase, sentences
 from parallelsearch.coldstart.english.from_pages.pages import BRACKETS
-from parallelsearch.coldstart.english.wide import FACTS, Form, Step, Wide, answer_of, number_of
+from parallelsearch.coldstart.english.wide import FACTS, Form, Step, Wide, answer_of, number_of, place_of
 from parallelsearch.coldstart.lesson import Drop, Lesson, Seen, as_query
 from parallelsearch.grammar import query_key, render_turn
 from parallelsearch.trajectory import Question
@@ -306,9 +306,7 @@ class WideLesson(Lesson):
         wide = self.wide
         if wide.form in _CHOICES:
             best = _best(wide.form, so_far)
-            said = (
-                "" if len(so_far) == 1 else f" {_weighed(step.fact, step.value, _best(wide.form, so_far[:-1]).value)}"
-            )
+            said = "" if len(so_far) == 1 else f" {_beside(step, _best(wide.form, so_far[:-1]))}"
             return f"{said} {_CHOICES[wide.form][0].capitalize()} so far: {best.value}, {best.name}."
         if step.holds is None:
             return ""
@@ -372,18 +370,31 @@ def _trimmed(step: Step, quote: Quote) -> Quote:
 
 
 def _weighed(fact: str, value: str, other: str) -> str:
-    """A value beside another, then how it stands to it. Of numbers that are no years the digits are counted first."""
+    """A value beside another, then how it stands to it; of numbers that are no years by their digits."""
+    if not FACTS[fact].is_year:
+        return thoughts.weigh(value, other)
     sign = number_of(value) - number_of(other)
-    if FACTS[fact].is_year:
-        return f"{value} against {other}: {'before' if sign < 0 else 'after' if sign > 0 else 'the same'}."
-    said = "less" if sign < 0 else "more" if sign > 0 else "the same"
-    digits = f"{thoughts.num_digits(value)} digits against {thoughts.num_digits(other)}"
-    return f"{value} against {other}, {digits}: {said}."
+    return f"{value} against {other}: {'before' if sign < 0 else 'after' if sign > 0 else 'the same'}."
+
+
+def _beside(step: Step, best: Step) -> str:
+    """A part beside the best so far; where their years are the same, the days of the year decide."""
+    said = _weighed(step.fact, step.value, best.value)
+    if step.value != best.value or step.day is None or best.day is None:
+        return said
+    order = "before" if step.day < best.day else "after" if step.day > best.day else "the same"
+    return f"{said} {_in_digits(step)} against {_in_digits(best)}: {order}."
+
+
+def _in_digits(step: Step) -> str:
+    """ "4 May, 05-04": the day as the page says it, and as it is compared."""
+    (_, month, day), _, _ = dates_in(step.words)[0]
+    return f"{day} {MONTHS[month - 1]}, {step.day}"
 
 
 def _best(form: Form, steps: Sequence[Step]) -> Step:
     pick = min if form in ("first_of", "fewest_of") else max
-    return pick(steps, key=lambda step: number_of(step.value))
+    return pick(steps, key=place_of)
 
 
 def _names(steps: Sequence[Step]) -> list[str]:
