@@ -5,7 +5,7 @@ The maker (`from_pages/wide.py`) puts a `Wide` into `Question.metadata["wide"]`;
 
     {"form": "first_of", "fact": "born", "target": None,
      "steps": [{"name": "Ada Brenn", "title": "Ada Brenn", "fact": "born", "value": "1901", "words": "4 May 1901",
-                "holds": None, "round": 1, "of": None, "day": None}, ...]}
+                "holds": None, "round": 1, "of": None}, ...]}
 
 - `name` is what the question calls the thing (proper case, whatever the case of the question), `title` its page.
 - `fact` is a key of `FACTS`; a question of several facts has several, and its own `fact` is then None.
@@ -108,6 +108,10 @@ class Step:
     day: str | None = None
     """Of a date: month and day ("07-09"), where the years of two parts may be the same."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Without a day that is none: the published sets have no such field."""
+        return {key: value for key, value in asdict(self).items() if key != "day" or value is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class Wide:
@@ -119,7 +123,7 @@ class Wide:
     steps: tuple[Step, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "steps": [asdict(step) for step in self.steps]}
+        return {**asdict(self), "steps": [step.to_dict() for step in self.steps]}
 
 
 def wide_of(question: Question) -> Wide | None:
