@@ -147,7 +147,7 @@ class Kept:
 
 
 def policy_of(name: str) -> str:
-    """The way of training that a file's name belongs to: `rl-parallel.s2` is a seed of `rl-parallel`."""
+    """The way of training that a file's name belongs to: `parallel-3.s2` is a seed of `parallel-3`."""
     return name.partition(".")[0]
 
 

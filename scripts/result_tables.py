@@ -27,16 +27,19 @@ Holds = Callable[[Line], bool]
 Seeds = Sequence[Sequence[Line]]
 """The lines of each seed of an arm, the same questions in the same order."""
 
-SHIPPED = "rl-parallel"
+NEXT, SHIPPED, NOW = "parallel-3", "parallel-2", "parallel-1"
+"""The policy that may follow, the one that ships, and the one that the goals are measured against."""
+TWINS = {NEXT: "sequential-2", SHIPPED: "sequential-1"}
+"""Each with the sequential policy of the same lessons. The rows of the first are of one seed, four rounds, not all questions."""
+PARTLY = TWINS[NEXT]
 MANY_ROUNDS = 9
-NOW = "parallel-1"
-"""The adapter that the goals are measured against."""
-ORDER = (NOW, "sft-sequential", "sft-parallel", "rl-sequential", "rl-parallel")
-CANDIDATES = ("rl-parallel", "sft-parallel")
+ORDER = (NOW, TWINS[SHIPPED], SHIPPED, TWINS[NEXT], NEXT)
+CANDIDATES = (NEXT, SHIPPED)
 WIDTHS = range(2, 9)
 MANY_PARTS = 5
 NOTHING = "No run is kept yet."
 _RESAMPLES = 1000
+_REWORDED = "wide-reworded"
 
 
 # ---- choosing lines --------------------------------------------------------------------------------------------------
@@ -82,7 +85,11 @@ OTHER_SUBSETS: dict[str, Holds] = {
     "dependency, look parallel and are not": lambda one: one.set == "dependency" and one.trap == "looks_parallel",
     "dependency, look like chains and are not": lambda one: one.set == "dependency" and one.trap == "looks_sequential",
     "traps": _in("traps"),
+    "wordings never trained, 2 to 8 parts": _in(_REWORDED, "parallel"),
+    "wordings never trained, mixed": _in(_REWORDED, "mixed"),
     "demo, parallel": lambda line: line.set in ("demo", "demo-par") and line.kind == "parallel",
+    "demo, chains": _in("demo", "sequential"),
+    "demo, single": _in("demo", "single"),
     "FanOutQA": lambda line: line.set.startswith("fanoutqa"),
     "FRAMES": lambda line: line.set.startswith("frames"),
 }
@@ -286,18 +293,18 @@ def _budget_figure(whole: Seeds, seeds: Seeds, arm: str, size: int, num_rounds: 
 
 def budget_table(kept: Kept) -> str:
     """The two arms without a model and the policies that matter most, on the dev questions that all of them have."""
-    chosen = [name for name in (NOW, *_main_pair(kept)) if name in kept.policies]
+    chosen = _main_pair(kept)
     table = markdown(_BUDGET_HEAD, budget_lines(kept, (WHOLE, LABELLED, *chosen)))
     return _with_seeds(kept, table, chosen)
 
 
 def _main_pair(kept: Kept) -> tuple[str, ...]:
-    best = next((name for name in CANDIDATES if name in kept.policies), None)
-    return () if best is None else (twin_of(best), best)
+    """The twins that were asked everything, and the policy that may follow."""
+    return tuple(name for name in (TWINS[SHIPPED], SHIPPED, NEXT) if name in kept.policies)
 
 
 def twin_of(arm: str) -> str:
-    return arm.replace("parallel", "sequential")
+    return TWINS.get(arm) or arm.replace("parallel", "sequential")
 
 
 _ARM_COLUMNS = {
@@ -446,7 +453,7 @@ def _of_form(form: str) -> Holds:
 
 def forms_table(kept: Kept) -> str:
     """By what the question wants of its parts: where reading fails."""
-    arms = [name for name in policies(kept) if name != NOW]
+    arms = [name for name in policies(kept) if name not in (NOW, PARTLY)]
     lines = []
     for form, said in _FORMS.items():
         own: dict[str, Seeds] = {}
@@ -464,24 +471,27 @@ def forms_table(kept: Kept) -> str:
     return _with_seeds(kept, markdown(("wide, by form", "n", "chance", *arms), lines), arms)
 
 
+_PAIRS = tuple(TWINS.items())
+
+
 def pairs_table(kept: Kept) -> str:
-    """Each parallel policy against its sequential twin, by number of parts."""
+    """Each parallel policy against the sequential one of the same lessons, by number of parts."""
     lines = []
     for name, holds in WIDE_SUBSETS.items():
-        for arm in CANDIDATES:
-            for turns in all_turns(kept, twin_of(arm), holds):
-                a = lines_of(kept, twin_of(arm), holds, turns)
+        for arm, twin in _PAIRS:
+            for turns in all_turns(kept, twin, holds):
+                a = lines_of(kept, twin, holds, turns)
                 own = _turns_for(kept, arm, holds, turns)
                 b = lines_of(kept, arm, holds, own)
                 if not b:
                     continue
-                said = f"{arm}, {own} rounds, and {twin_of(arm)}, {turns} rounds"
+                said = f"{arm}, {own} rounds, and {twin}, {turns} rounds"
                 ratio, gain = calls_ratio(a, b), em_difference(a, b)
                 lines.append([name, str(len(paired(a, b)[0][0])), said, with_interval(ratio), lead(gain)])
     if not lines:
         return NOTHING
     table = markdown(("wide", "n", "policies", "calls, ratio", "EM, difference"), lines)
-    return _with_seeds(kept, table, [name for arm in CANDIDATES for name in (arm, twin_of(arm))])
+    return _with_seeds(kept, table, dict.fromkeys(name for pair in _PAIRS for name in pair))
 
 
 def _turns_for(kept: Kept, arm: str, holds: Holds, turns: int) -> int:
@@ -491,13 +501,14 @@ def _turns_for(kept: Kept, arm: str, holds: Holds, turns: int) -> int:
 
 def wide_budget_table(kept: Kept) -> str:
     """Three passages a part: the whole question with as many, the parts as labelled, and the policies' own queries."""
+    arms = [name for name in policies(kept) if name != PARTLY]
     lines = []
     for name, holds in WIDE_SUBSETS.items():
         whole = lines_of(kept, WHOLE, holds)
         if not whole:
             continue
         figures = [figure(float(np.mean(all_gold(whole, _by_parts, 1))))]
-        for arm in (LABELLED, *policies(kept)):
+        for arm in (LABELLED, *arms):
             seeds = _placed(lines_of(kept, arm, holds))
             share = None if not seeds else float(np.mean(all_gold(seeds, _by_parts, TURNS)))
             figures.append("–" if share is None else f"{figure(share)}, {lead(gold_lead(kept, arm, holds))}")
@@ -506,8 +517,8 @@ def wide_budget_table(kept: Kept) -> str:
         lines.append([name, str(len(whole[0])), shown, *figures])
     if not lines:
         return NOTHING
-    table = markdown(("wide", "n", "passages", WHOLE, LABELLED, *policies(kept)), lines)
-    return _with_seeds(kept, table, policies(kept))
+    table = markdown(("wide", "n", "passages", WHOLE, LABELLED, *arms), lines)
+    return _with_seeds(kept, table, arms)
 
 
 _OTHER_COLUMNS = {
@@ -678,7 +689,7 @@ def judged(goal: Goal, kept: Kept, arm: str) -> str:
 def goals_table(kept: Kept) -> str:
     arms = [arm for arm in (*CANDIDATES, NOW) if arm in kept.policies]
     lines = [[goal.text, goal.wanted, *(judged(goal, kept, arm) for arm in arms)] for goal in GOALS]
-    return _with_seeds(kept, markdown(("goal", "wanted", *arms), lines), [*arms, *map(twin_of, CANDIDATES)])
+    return _with_seeds(kept, markdown(("goal", "wanted", *arms), lines), [*arms, *TWINS.values()])
 
 
 # ---- the plot --------------------------------------------------------------------------------------------------------
@@ -692,7 +703,7 @@ def wide_figures(kept: Kept) -> list[Figure]:
         ("parts_covered", "Parts in a query of their own, in the first round that can", "parts covered", 1.05),
     )
     holds = WIDE_SUBSETS["2 to 8 parts"]
-    twin = next(iter(_main_pair(kept)), "")
+    twin = TWINS[SHIPPED]
     arms = [(arm, TURNS) for arm in policies(kept)]
     arms += [(twin, turns) for turns in all_turns(kept, twin, holds) if turns > TURNS]
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
@@ -724,7 +735,7 @@ _TRIED_SPLITS = ("dependency, parallel", "dependency, chains", "traps")
 
 
 def tried_table(kept: Kept) -> str:
-    """Cold starts of one pass with a few steps of RL, beside the policy that ships (two passes and more steps)."""
+    """Cold starts of one pass with a few steps of RL, beside parallel-2 (two passes and more steps)."""
     lines = []
     for name, (holds, rounds) in _TRIED.items():
         old, new = lines_of(kept, SHIPPED, holds), lines_of(kept, _ONE_PASS, holds)
@@ -751,7 +762,6 @@ def tried_table(kept: Kept) -> str:
 
 
 _NEWER, _FIRST_ROUNDS, _WHOLE_FIRST = "newer-wordings", "first-rounds", "whole-first"
-_REWORDED = "wide-reworded"
 _NEWER_ROWS: dict[str, tuple[Holds, str, str]] = {
     **{
         f"{name}: split rightly": (OTHER_SUBSETS[name], "decomposition_accuracy", _FIRST_ROUNDS)
@@ -769,7 +779,7 @@ _NEWER_ROWS: dict[str, tuple[Holds, str, str]] = {
 
 
 def newer_table(kept: Kept) -> str:
-    """Three seeds that were taught the newer wordings, mostly by their first rounds, beside the policy that ships."""
+    """Three seeds that were taught the newer wordings, mostly by their first rounds, beside parallel-2."""
     lines = []
     for name, (holds, metric, shipped) in _NEWER_ROWS.items():
         old, new = paired(lines_of(kept, shipped, holds, None), lines_of(kept, _NEWER, holds, None))
@@ -785,7 +795,7 @@ def newer_table(kept: Kept) -> str:
         each = ", ".join(bare(measured([ratio])) for ratio in found[2])
         name = f"the same: all gold, three passages a part (whole question: {bare(whole)})"
         lines.insert(-1, [name, str(len(arms[2][0])), with_interval(before), each, with_interval(after)])
-    head = ("first rounds", "n", "ships now", "newer wordings, by seed", "mean")
+    head = ("first rounds", "n", SHIPPED, "newer wordings, by seed", "mean")
     return markdown(head, lines) if lines else NOTHING
 
 

@@ -113,7 +113,7 @@ def row_of_table(table: str, *cells: str) -> list[str]:
     return found
 
 
-def goal(kept: Kept, begin: str, arm: str = "rl-parallel") -> str:
+def goal(kept: Kept, begin: str, arm: str = "parallel-3") -> str:
     (found,) = [one for one in tables.GOALS if one.text.startswith(begin)]
     return tables.judged(found, kept, arm)
 
@@ -122,9 +122,9 @@ def test_an_arm_has_a_line_for_each_subset_it_was_asked() -> None:
     mixed = made(4, DEV, dataset="2wikimultihopqa", kind="mixed", em=(True, False), num_llm_calls=(2, 3), chance=0.5)
     whole = [{"id": "q0", "set": DEV, "dataset": "2wikimultihopqa", "kind": "mixed", "places": {"1": [1]}}]
     whole[0]["shortcut"] = "differs"
-    kept = as_kept({"whole-question": whole, "rl-parallel": [*mixed, *made(2, "mixed-balanced", kind="mixed")]})
+    kept = as_kept({"whole-question": whole, "parallel-3": [*mixed, *made(2, "mixed-balanced", kind="mixed")]})
     table = tables.arms_table(kept)
-    line = row_of_table(table, "2Wiki-mixed", "rl-parallel")
+    line = row_of_table(table, "2Wiki-mixed", "parallel-3")
     assert (line[1], line[3], line[5]) == ("4", ".500", "2.50")
     assert line[4].startswith(".500 (")
     assert line[-2:][0] == ".500"
@@ -137,13 +137,13 @@ def test_an_arm_has_a_line_for_each_subset_it_was_asked() -> None:
 def test_calls_and_answers_by_number_of_parts() -> None:
     four = {"num_parts": 4}
     files = {
-        "rl-parallel": made(**four, em=(True, True, True, False)),
-        "rl-sequential": made(
+        "parallel-3": made(**four, em=(True, True, True, False)),
+        "sequential-2": made(
             **four, em=(True, False), num_llm_calls=5, parts_covered=0.25, stop=("answer", "max_tokens"), num_cut=3
         ),
     }
     kept = as_kept(files)
-    line = row_of_table(tables.wide_table(kept), "4 parts", "rl-sequential")
+    line = row_of_table(tables.wide_table(kept), "4 parts", "sequential-2")
     assert (line[1], line[3], line[4]) == ("10", ".250", "5.00")
     assert line[-2:] == [".500", ".500"]  # passages cut, out of room
     pair = row_of_table(tables.pairs_table(kept), "4 parts")
@@ -151,7 +151,7 @@ def test_calls_and_answers_by_number_of_parts() -> None:
     assert pair[4].startswith("+.300 (")
     assert "5 parts and more" not in tables.wide_table(kept)
     # Only the questions that both have count.
-    few = as_kept({**files, "rl-sequential": files["rl-sequential"][:4]})
+    few = as_kept({**files, "sequential-2": files["sequential-2"][:4]})
     assert row_of_table(tables.pairs_table(few), "4 parts")[1] == "4"
 
 
@@ -159,16 +159,16 @@ def test_rows_with_more_rounds_stand_apart() -> None:
     five = {"num_parts": 5}
     kept = as_kept(
         {
-            "rl-parallel": made(**five),
-            "rl-sequential": [
+            "parallel-3": made(**five),
+            "sequential-2": [
                 *made(**five, em=False, num_llm_calls=5),
                 *made(**five, turns=8, num_llm_calls=6),
             ],
         }
     )
     table = tables.wide_table(kept)
-    assert row_of_table(table, "5 parts", "rl-sequential, 4 rounds")[4] == "5.00"
-    assert row_of_table(table, "5 parts", "rl-sequential, 8 rounds")[4] == "6.00"
+    assert row_of_table(table, "5 parts", "sequential-2, 4 rounds")[4] == "5.00"
+    assert row_of_table(table, "5 parts", "sequential-2, 8 rounds")[4] == "6.00"
     assert goal(kept, "EM, 5 parts and more, 4 rounds").startswith("+1.000")
     assert goal(kept, "EM, 5 parts and more, as many").startswith("+.000")
     assert goal(kept, "calls, 5 parts and more, as many").startswith(".333")
@@ -179,12 +179,12 @@ def test_a_budget_is_three_passages_a_part() -> None:
         {"id": f"q{at}", "set": WIDE, "dataset": WIDE, "kind": "parallel", "num_parts": 2, "places": {"1": [1, 7]}}
         for at in range(10)
     ]
-    kept = as_kept({"whole-question": whole, "rl-parallel": made(places=({"1": [1, 6]}, {"1": [1, 7]}))})
+    kept = as_kept({"whole-question": whole, "parallel-3": made(places=({"1": [1, 6]}, {"1": [1, 7]}))})
     line = row_of_table(tables.wide_budget_table(kept), "2 parts")
     assert line[1:4] == ["10", "6", ".000"]
     assert line[5].startswith(".500, +.500 (")
     assert goal(kept, "all gold, 2 parts").endswith("met, one seed")
-    worse = as_kept({"whole-question": whole, "rl-parallel": made(places={"1": [1, 7], "2": [1, None]})})
+    worse = as_kept({"whole-question": whole, "parallel-3": made(places={"1": [1, 7], "2": [1, None]})})
     assert goal(worse, "all gold, 2 parts").endswith("missed, one seed")
 
 
@@ -206,9 +206,9 @@ def test_places_that_are_left_out_are_read_again(one, two, four) -> None:
 
 
 def test_goals_are_judged_by_their_figures() -> None:
-    kept = as_kept({"rl-parallel": made(20, parts_covered=(1.0,) * 19 + (0.0,))})
+    kept = as_kept({"parallel-3": made(20, parts_covered=(1.0,) * 19 + (0.0,))})
     assert goal(kept, "parts covered, 2 parts").endswith("met, one seed")
-    kept = as_kept({"rl-parallel": made(20, parts_covered=(1.0,) * 18 + (0.0,) * 2)})
+    kept = as_kept({"parallel-3": made(20, parts_covered=(1.0,) * 18 + (0.0,) * 2)})
     assert goal(kept, "parts covered, 2 parts").startswith(".900 (")
     assert goal(kept, "parts covered, 2 parts").endswith("missed, one seed")
     assert goal(kept, "parts covered, 8 parts") == "–"
@@ -216,13 +216,13 @@ def test_goals_are_judged_by_their_figures() -> None:
 
 def test_not_inferior_is_for_the_interval_to_say() -> None:
     hotpot = {"name": DEV, "dataset": "hotpotqa"}
-    same = as_kept({"parallel-1": made(100, **hotpot), "rl-parallel": made(100, **hotpot)})
+    same = as_kept({"parallel-1": made(100, **hotpot), "parallel-3": made(100, **hotpot)})
     assert goal(same, "EM, HotpotQA-par").endswith("met, one seed")
     # No difference on average, and too few questions to say so.
     apart = as_kept(
         {
             "parallel-1": made(100, **hotpot, em=(True, False)),
-            "rl-parallel": made(100, **hotpot, em=(False, True)),
+            "parallel-3": made(100, **hotpot, em=(False, True)),
         }
     )
     assert goal(apart, "EM, HotpotQA-par").startswith("+.000 (-")
@@ -232,9 +232,9 @@ def test_not_inferior_is_for_the_interval_to_say() -> None:
 def test_the_best_other_arm_is_the_opponent() -> None:
     five = {"n": 200, "num_parts": 5}
     files = {
-        "rl-parallel": made(**five),
-        "rl-sequential": made(**five, em=(True, False, False, False)),
-        "sft-parallel": made(**five),  # is no other arm
+        "parallel-3": made(**five),
+        "sequential-1": made(**five, em=(True, False, False, False)),
+        "parallel-2": made(**five),  # is no other arm
         "parallel-1": made(**five, em=(True, False)),
     }
     found = goal(as_kept(files), "EM, 5 parts and more, 4 rounds")
@@ -246,21 +246,21 @@ def test_the_best_other_arm_is_the_opponent() -> None:
 
 def test_seeds_are_one_arm_and_widen_its_interval() -> None:
     right, half = made(200, num_parts=2), made(200, num_parts=2, em=(True, False))
-    one, two = as_kept({"rl-parallel": half}), as_kept({"rl-parallel.s1": half, "rl-parallel.s2": right})
-    line = row_of_table(tables.wide_table(two), "2 parts", "rl-parallel")
+    one, two = as_kept({"parallel-3": half}), as_kept({"parallel-3.s1": half, "parallel-3.s2": right})
+    line = row_of_table(tables.wide_table(two), "2 parts", "parallel-3")
     assert line[6].startswith(".750 (.000, 1.000")  # two seeds that differ so much tell nothing
-    narrow = tables.metrics(tables.lines_of(one, "rl-parallel", lambda line: True), "em")[0]
+    narrow = tables.metrics(tables.lines_of(one, "parallel-3", lambda line: True), "em")[0]
     assert narrow is not None
     assert narrow.high - narrow.low < 0.2
-    assert "rl-parallel: 2 seeds." in tables.wide_table(two)
+    assert "parallel-3: 2 seeds." in tables.wide_table(two)
     assert "One seed" not in tables.wide_table(two)
-    assert "One seed, no result: rl-parallel." in tables.wide_table(one)
+    assert "One seed, no result: parallel-3." in tables.wide_table(one)
     assert goal(two, "parts covered, 2 parts").endswith("2 seeds")
 
 
 def test_what_was_tried_has_a_table_of_its_own_and_stands_in_no_other() -> None:
     right, half = made(60, num_parts=2), made(60, num_parts=2, em=(True, False))
-    kept = as_kept({"rl-parallel.s1": right, "tried/one-pass-parallel.s1": half})
+    kept = as_kept({"parallel-2.s1": right, "tried/one-pass-parallel.s1": half})
     line = row_of_table(tables.tried_table(kept), "2 to 4 independent parts, made from pages", "60")
     assert line[2:5] == ["1.000", ".500", "-.500 (-.633, -.367)"]
     assert "one-pass" not in tables.wide_table(kept) + tables.brief_table(kept) + tables.goals_table(kept)
@@ -269,7 +269,7 @@ def test_what_was_tried_has_a_table_of_its_own_and_stands_in_no_other() -> None:
 def test_sets_with_scores_of_their_own() -> None:
     fan = made(4, "fanoutqa-corpus", kind="mixed", em=False, string_accuracy=(1.0, 0.5))
     traps = made(5, "traps", has_first_parts=(True, True, True, False, False))
-    kept = as_kept({"rl-parallel": [*fan, *traps]})
+    kept = as_kept({"parallel-3": [*fan, *traps]})
     table = tables.others_table(kept)
     line = row_of_table(table, "FanOutQA")
     assert line[5].startswith(".750 (")
@@ -301,21 +301,21 @@ def test_the_first_screens_have_the_policy_that_ships_beside_its_twin_and_one_qu
         {"id": one["id"], "set": WIDE, "dataset": WIDE, "kind": "parallel", "num_parts": 4, "places": {"1": [1, 12]}}
         for one in policy
     ]
-    kept = as_kept({"rl-parallel": policy, "rl-sequential": twin, "whole-question": whole})
+    kept = as_kept({"parallel-2": policy, "sequential-1": twin, "whole-question": whole})
     line = row_of_table(tables.brief_table(kept), "2 to 4 independent parts, made from pages")
     assert line[1:5] == ["10", ".25", ".500", ".600"]
     assert line[6:] == ["**2.00** instead of 5.00", "1.00"]
     found = row_of_table(tables.found_table(kept), "4 independent parts")
     assert found[1:5] == ["10", "1", ".000", "1.000"]  # eight passages
     assert found[6:8] == ["1.000", "1.000"]  # twelve
-    assert tables.brief_table(as_kept({"rl-parallel": policy})) == tables.NOTHING
+    assert tables.brief_table(as_kept({"parallel-2": policy})) == tables.NOTHING
 
 
 def test_wide_questions_by_what_is_wanted_of_the_parts() -> None:
     first = {"type": "first_of", "em": (True, False), "chance": 0.5}
     files = {
-        "rl-parallel": made(10, **first),
-        "rl-sequential": [*made(10, **first), *made(10, type="first_of", turns=9, chance=0.5)],
+        "parallel-3": made(10, **first),
+        "sequential-1": [*made(10, **first), *made(10, type="first_of", turns=9, chance=0.5)],
     }
     line = row_of_table(tables.forms_table(as_kept(files)), "which is first")
     assert line[1:3] == ["10", ".500"]
@@ -326,13 +326,13 @@ def test_wide_questions_by_what_is_wanted_of_the_parts() -> None:
 
 def test_the_plot_needs_rows_and_is_drawn(tmp_path) -> None:
     with pytest.raises(UsageError, match="nothing to draw"):
-        results.write_plot(tmp_path / "wide.png", as_kept({"rl-parallel": made(3, DEV)}))
-    files = {"rl-parallel": made(), "rl-sequential": [*made(num_llm_calls=3), *made(num_llm_calls=3, turns=8)]}
+        results.write_plot(tmp_path / "wide.png", as_kept({"parallel-3": made(3, DEV)}))
+    files = {"parallel-3": made(), "sequential-1": [*made(num_llm_calls=3), *made(num_llm_calls=3, turns=8)]}
     calls = tables.wide_figures(as_kept(files))[0]
     assert {one.name: one.points for one in calls.series} == {
-        "rl-sequential": ((2.0, 3.0),),
-        "rl-parallel": ((2.0, 2.0),),
-        "rl-sequential, 8 rounds": ((2.0, 3.0),),
+        "sequential-1": ((2.0, 3.0),),
+        "parallel-3": ((2.0, 2.0),),
+        "sequential-1, 8 rounds": ((2.0, 3.0),),
     }
     results.write_plot(tmp_path / "wide.png", as_kept(files))
     assert (tmp_path / "wide.png").read_bytes().startswith(b"\x89PNG")
@@ -349,8 +349,8 @@ def rows_folder(tmp_path, monkeypatch):
 
 async def test_kept_rows_say_what_the_run_said(tmp_path, rows_folder) -> None:
     await evaluate("demo-par,traps", "demo", "demo", tmp_path / "run")
-    await kept_rows.keep("rl-parallel", [tmp_path / "run"], None)
-    lines = read_all().policies["rl-parallel"][0]
+    await kept_rows.keep("parallel-3", [tmp_path / "run"], None)
+    lines = read_all().policies["parallel-3"][0]
     assert {line.set for line in lines} == {"demo-par", "traps"}
     true = {row.id: row for row in read_rows(tmp_path / "run")}
     again = summarise([replace(line.row, elapsed_s=0.0) for line in lines])
@@ -372,7 +372,8 @@ async def test_what_is_kept_is_one_whole_policy(tmp_path, rows_folder) -> None:
     with pytest.raises(UsageError, match="arm without a model"):
         await kept_rows.keep("whole-question", [tmp_path / "four"], None)
     # Another set joins with --add, and replaces the file without.
-    await evaluate(load_questions("traps", limit=3), "demo", "demo", tmp_path / "traps")
+    failing = EvaluationSettings(max_failures_in_a_row=None)  # the demo policy has no turns for these
+    await evaluate(load_questions("traps", limit=3), "demo", "demo", tmp_path / "traps", failing)
     await kept_rows.keep("a", [tmp_path / "traps"], None, adds=True)
     assert len(read_records("a")) == 11
     await kept_rows.keep("a", [tmp_path / "traps"], None)

@@ -189,6 +189,18 @@ async def test_a_policy_that_only_fails_stops_the_run(tmp_path: Path) -> None:
     assert summary["subsets"]["made"]["em"] == 1.0
 
 
+async def test_a_small_set_of_nothing_but_failures_has_no_report(tmp_path: Path) -> None:
+    asked = questions(3)
+    broken = Unreliable(asked, {question.id for question in asked})
+    with pytest.raises(RunStoppedError, match=r"on every question, on 3.*this one is broken.*retry_failures"):
+        await run_questions(asked, broken, search(), tmp_path, FAST)
+    assert not (tmp_path / "summary.json").exists()
+    summary = await run_questions(asked, Unreliable(asked), search(), tmp_path, replace(FAST, retry_failures=True))
+    assert summary["subsets"]["made"]["em"] == 1.0
+    one_right = Unreliable(asked, {asked[0].id, asked[1].id})
+    assert (await run_questions(asked, one_right, search(), tmp_path / "other", FAST))["num_done"] == 3
+
+
 async def test_a_second_run_of_the_same_set_up_has_nothing_to_do(tmp_path: Path) -> None:
     asked = questions(5)
     first = await run_questions(asked, Unreliable(asked), search(), tmp_path, FAST)

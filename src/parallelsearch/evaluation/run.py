@@ -109,6 +109,7 @@ async def run_questions(
         run.take_over(folder.rows(run.by_id, settings.prices))
         start_s = time.perf_counter()
         await run.go(folder)
+        run.refuse_nothing_done()
         summary = summary_of(run.rows, manifest, settings.num_resamples, settings.seed)
         summary["wall_s"] = time.perf_counter() - start_s
         summary["num_done_now"] = run.num_done_now
@@ -227,6 +228,14 @@ class _Run:
             max_concurrent=settings.concurrency,
             on_done=keep,
         )
+
+    def refuse_nothing_done(self) -> None:
+        """A set smaller than the failures that stop a run would end with a report of nothing but failures."""
+        if self.settings.max_failures_in_a_row is not None and self.num_failed == len(self.rows):
+            raise RunStoppedError(
+                f"the policy failed on every question, on {self.num_failed}, last with: {self.rows[-1].error}. Repair it and "
+                "go on with retry_failures"
+            )
 
     def _count(self, row: Row) -> None:
         self.rows.append(row)

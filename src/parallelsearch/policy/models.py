@@ -369,6 +369,10 @@ def _merge_adapter(model: Any, spec: ModelSpec) -> Any:
     try:
         return peft.PeftModel.from_pretrained(model, str(spec.adapter)).merge_and_unload()
     except Exception as error:
+        if "out of memory" in str(error):
+            raise PolicyError(
+                f"no memory is left to load the adapter '{spec.adapter}'; see who else has the memory of the device: {error}"
+            ) from error
         raise PolicyError(
             f"the adapter '{spec.adapter}' does not fit '{spec.name}': {type(error).__name__}: {error}"
         ) from error
