@@ -30,7 +30,7 @@ Seeds = Sequence[Sequence[Line]]
 NEXT, SHIPPED, NOW = "parallel-3", "parallel-2", "parallel-1"
 """The policy that may follow, the one that ships, and the one that the goals are measured against."""
 TWINS = {NEXT: "sequential-2", SHIPPED: "sequential-1"}
-"""Each with the sequential policy of the same lessons. The rows of the first are of one seed, four rounds, not all questions."""
+"""Each with the sequential policy of the same lessons. The rows of the first: one seed, four rounds, not all questions."""
 PARTLY = TWINS[NEXT]
 MANY_ROUNDS = 9
 ORDER = (NOW, TWINS[SHIPPED], SHIPPED, TWINS[NEXT], NEXT)
@@ -704,7 +704,7 @@ def wide_figures(kept: Kept) -> list[Figure]:
     )
     holds = WIDE_SUBSETS["2 to 8 parts"]
     twin = TWINS[SHIPPED]
-    arms = [(arm, TURNS) for arm in policies(kept)]
+    arms = [(arm, TURNS) for arm in policies(kept) if arm != PARTLY]  # of other questions its line would be another's
     arms += [(twin, turns) for turns in all_turns(kept, twin, holds) if turns > TURNS]
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for arm, turns in arms:

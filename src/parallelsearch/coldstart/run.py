@@ -68,6 +68,9 @@ class ColdStartRecipe(Settings):
     validation_source: str | None = None
     """Where validation is cut from. Kinds it lacks, or all without it, are cut from questions that can be taught."""
     num_validation: dict[Kind, int] = Field(default_factory=dict)
+    capital_share: float = Field(default=0.0, ge=0, le=1)
+    """Of the single questions in small letters so many get a capital and a question mark. Where one source writes all of its
+    questions small, and they are of one kind, letters tell the kinds apart, and a policy learns that."""
     num_trajectories: dict[Kind, int]
     """How many of each kind, at most."""
     num_recombined: int = Field(default=0, ge=0)
@@ -548,8 +551,17 @@ async def _questions(recipe: ColdStartRecipe, search: Search, encoder: Policy) -
         texts = {normalise(question.question) for question in taken}
         pool.train = [question for question in pool.train if normalise(question.question) not in texts]
         pool.validation += taken
+    pool.train = [as_written(question, recipe.capital_share) for question in pool.train]
     check_pool(pool)
     return pool
+
+
+def as_written(question: Question, share: float) -> Question:
+    """A single question in small letters, in this share of the cases as people write who write with care."""
+    text = question.question
+    if question.kind != "single" or text != text.lower() or random.Random(f"written/{text}").random() >= share:
+        return question
+    return replace(question, question=f"{text[:1].upper()}{text[1:].rstrip(' ?')}?")
 
 
 async def _teach_enough(
