@@ -551,7 +551,9 @@ async def _questions(recipe: ColdStartRecipe, search: Search, encoder: Policy) -
         texts = {normalise(question.question) for question in taken}
         pool.train = [question for question in pool.train if normalise(question.question) not in texts]
         pool.validation += taken
-    pool.train = [as_written(question, recipe.capital_share) for question in pool.train]
+    pool.train, pool.validation = (
+        [as_written(question, recipe.capital_share) for question in part] for part in (pool.train, pool.validation)
+    )
     check_pool(pool)
     return pool
 
