@@ -165,7 +165,9 @@ def jobs_of(plan: Plan, folder: Path, out: Path, arms: Sequence[str], seeds: Seq
         for name in start.evals:
             run = out / "eval" / policy / name
             options = shlex.split(f"{plan.eval} {plan.evals[name]} {start.eval}")
-            command = (*program, "eval", "--policy", address, "--search", plan.search, *options, "--out", str(run))
+            # What failed in a try that was broken off would otherwise stay as wrong answers.
+            asked = ("eval", "--policy", address, "--search", plan.search, *options, "--retry-failures")
+            command = (*program, *asked, "--out", str(run))
             evals.append(Job(f"eval/{policy}/{name}", "eval", command, run / REPORT_FILE, (trained,)))
         script, rows = os.path.relpath(Path(__file__).with_name("results.py")), out / "rows"
         runs = [str(one.target.parent) for one in evals]

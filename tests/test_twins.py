@@ -131,6 +131,7 @@ def test_the_shipped_plan_says_every_command(
     }
     evaluated = [line for line in lines if "+nowhere/adapters/rl-sequential.s3 " in line]
     assert len(evaluated) == 4
+    assert all(" --retry-failures " in line for line in evaluated)
     assert sum("--max-turns 9" in line for line in evaluated) == 1
     (kept,) = [line for line in lines if "results.py keep rl-sequential.s3 " in line]
     assert kept.count("nowhere/eval/rl-sequential.s3/") == 4

@@ -369,6 +369,23 @@ class _Taught:
     report: ColdStartReport = field(default_factory=ColdStartReport)
     twin_report: ColdStartReport = field(default_factory=ColdStartReport)
 
+    async def teach(
+        self, drafts: Sequence[Question], recipe: ColdStartRecipe, search: Search, encoder: Policy, longest: Kind | None
+    ) -> list[Question]:
+        """Play the lessons of these both ways, and return the questions that could be taught so."""
+        one_way, other_way = recipe.settings("parallel", longest), recipe.settings("sequential", longest)
+        self.parallel, self.report = await build_coldstart(drafts, search, encoder, one_way)
+        once = _questions_of(self.parallel, drafts)
+        self.sequential, self.twin_report = await build_coldstart(once, search, encoder, other_way)
+        both = {one.id for one in self.sequential}
+        return [question for question in once if question.id in both]
+
+    def keep(self, questions: Iterable[Question]) -> None:
+        """Only the trajectories of these."""
+        chosen = {question.id for question in questions}
+        self.parallel = [one for one in self.parallel if one.id in chosen]
+        self.sequential = [one for one in self.sequential if one.id in chosen]
+
 
 async def _made(
     recipe: ColdStartRecipe,
@@ -386,15 +403,10 @@ async def _made(
         return made
     drafts = workshop.drafts({kind: _DRAFTS[kind] * count for kind, count in made.wanted.items()}, {})
     longest: Kind | None = "mixed" if "mixed" in made.wanted else None
-    one_way, made.report = await build_coldstart(drafts, search, encoder, recipe.settings("parallel", longest))
-    drafts = _questions_of(one_way, drafts)
-    other_way, made.twin_report = await build_coldstart(drafts, search, encoder, recipe.settings("sequential", longest))
-    both = {one.id for one in other_way}
+    taught = await made.teach(drafts, recipe, search, encoder, longest)
     for kind, count in made.wanted.items():
-        made.questions += [question for question in drafts if question.kind == kind and question.id in both][:count]
-    chosen = {question.id for question in made.questions[:num_taught]}
-    made.parallel = [one for one in one_way if one.id in chosen]
-    made.sequential = [one for one in other_way if one.id in chosen]
+        made.questions += [question for question in taught if question.kind == kind][:count]
+    made.keep(made.questions[:num_taught])
     return made
 
 
@@ -411,18 +423,13 @@ async def _made_wide(recipe: ColdStartRecipe, workshop: _Workshop, search: Searc
             for kind, counts in recipe.wide.items()
         },
     )
-    one_way, made.report = await build_coldstart(drafts, search, encoder, recipe.settings("parallel", "mixed"))
-    drafts = _questions_of(one_way, drafts)
-    other_way, made.twin_report = await build_coldstart(drafts, search, encoder, recipe.settings("sequential", "mixed"))
-    both = {one.id for one in other_way}
+    taught = await made.teach(drafts, recipe, search, encoder, "mixed")
     for kind, counts in recipe.wide.items():
         for width, count in counts.items():
-            fit = [q for q in drafts if q.kind == kind and _width(q) == width and q.id in both]
+            fit = [question for question in taught if question.kind == kind and _width(question) == width]
             workshop.pool.validation += fit[:extra] if count else []  # first: every width must be validated
             made.questions += fit[extra : extra + count]
-    chosen = {question.id for question in made.questions}
-    made.parallel = [one for one in one_way if one.id in chosen]
-    made.sequential = [one for one in other_way if one.id in chosen]
+    made.keep(made.questions)
     return made
 
 
@@ -432,14 +439,8 @@ async def _made_changed(recipe: ColdStartRecipe, workshop: _Workshop, search: Se
     if not made.wanted:
         return made
     drafts = workshop.drafts({}, {}, _DRAFTS["parallel"] * recipe.num_changed)
-    one_way, made.report = await build_coldstart(drafts, search, encoder, recipe.settings("parallel", "mixed"))
-    drafts = _questions_of(one_way, drafts)
-    other_way, made.twin_report = await build_coldstart(drafts, search, encoder, recipe.settings("sequential", "mixed"))
-    both = {one.id for one in other_way}
-    made.questions = [question for question in drafts if question.id in both][: recipe.num_changed]
-    chosen = {question.id for question in made.questions}
-    made.parallel = [one for one in one_way if one.id in chosen]
-    made.sequential = [one for one in other_way if one.id in chosen]
+    made.questions = (await made.teach(drafts, recipe, search, encoder, "mixed"))[: recipe.num_changed]
+    made.keep(made.questions)
     return made
 
 
@@ -520,8 +521,8 @@ def _passages(address: str) -> PassageStore:
     folder = address.partition(":")[2].strip()
     if not (Path(folder) / PASSAGES).is_file():
         raise UsageError(
-            "num_mixed, num_made_* and num_wide* make questions from the passages of an index on this machine, and "
-            f"'{address}' is none; set search.address to bm25:FOLDER, or these numbers to 0"
+            "num_mixed, num_made_*, num_wide* and num_changed make questions from the passages of an index on this machine, "
+            f"and '{address}' is none; set search.address to bm25:FOLDER, or these numbers to 0"
         )
     return PassageStore.open(folder)
 

@@ -234,7 +234,7 @@ class _Run:
         if self.settings.max_failures_in_a_row is not None and self.num_failed == len(self.rows):
             raise RunStoppedError(
                 f"the policy failed on every question, on {self.num_failed}, last with: {self.rows[-1].error}. Repair it and "
-                "go on with retry_failures"
+                "go on with --retry-failures (in Python: retry_failures)"
             )
 
     def _count(self, row: Row) -> None:
@@ -254,7 +254,7 @@ class _Run:
             raise RunStoppedError(
                 f"the policy failed on {self.num_failed_in_a_row} questions in a row, last with: {row.error}. "
                 f"{len(self.rows) - self.num_failed} questions were done before; repair the policy and go on with "
-                "retry_failures"
+                "--retry-failures (in Python: retry_failures)"
             )
 
 

@@ -94,6 +94,11 @@ def test_the_seed_decides_and_no_page_is_used_too_often(questions: list[Question
         assert words in asked, words
 
 
+def test_a_corpus_without_such_pages_gives_none() -> None:
+    for pages in ([], world()[:5], [Passage("x", "Bread", "Bread is a food. It is baked.")]):
+        assert make_changed(read_things(pages).all, read_pages(pages, ()), pages, 8) == []
+
+
 def values(question: Question, find: str) -> dict[str, float | str]:
     """What the changed pages say, read without any of the makers' own names for it."""
     texts = (question.metadata or {})[CHANGED]

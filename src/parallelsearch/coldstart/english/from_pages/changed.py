@@ -30,6 +30,7 @@ from parallelsearch.coldstart.english.evidence import (
     sentences,
     trait_words,
 )
+from parallelsearch.coldstart.english.from_pages.measures import MEASURES, Measure
 from parallelsearch.coldstart.english.from_pages.pages import Page
 from parallelsearch.coldstart.english.from_pages.told import Thing
 from parallelsearch.coldstart.english.questions import measure_words
@@ -55,97 +56,12 @@ MIN_AGE = 18
 """So many years lie between a birth and a death that were drawn."""
 MAX_QUOTE_WORDS = 16
 _DRAWS = 60
+_PLACES = 4  # the one that is asked for, and one for each of three who were born elsewhere
 _LAST_YEAR = 2005
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """A number that things of some kinds have: how a page says it (the number, then the unit, of which a question has one),
-    how many digits it may have, and how a question asks for the more and for the less of it: comparative and superlative."""
-
-    fact: str
-    heads: frozenset[str]
-    said: tuple[str, ...]
-    units: tuple[str, ...]
-    digits: range
-    more: tuple[str, str]
-    less: tuple[str, str]
-    told: str
-    """What a page that tells it already would have."""
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_LONG = (("longer", "longest"), ("shorter", "shortest"))
-_HIGH = (("higher", "highest"), ("lower", "lowest"))
-_LARGE = (("larger", "largest"), ("smaller", "smallest"))
-
-
-def _has(noun: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    return (f"has more {noun}", f"has the most {noun}"), (f"has fewer {noun}", f"has the fewest {noun}")
-
-
-MEASURES: tuple[Measure, ...] = (
-    Measure("length", _words("river stream tributary creek canal railway road highway route trail"),
-            ("It has a length of {} {}.", "It is {} {} long.", "Its length is about {} {}.",
-             "From one end to the other it runs for {} {} through the country.",
-             "With a length of about {} {} it is well known."),
-            ("kilometres", "miles", "km"), range(2, 5), *_LONG, r"\bkm\b|kilomet|\bmiles?\b|length|\blong\b"),
-    Measure("height", _words("mountain peak summit hill volcano"),
-            ("It has a height of {} {}.", "It is {} {} high.", "Its height is about {} {}.",
-             "The top is at {} {} above the sea.", "With an elevation of {} {} it can be seen from far away."),
-            ("metres", "feet", "m"), range(3, 5), *_HIGH,
-            r"met(?:re|er)s?\b|\bfeet\b|\bft\b|\bm\b|height|elevation|\bhigh\b"),
-    Measure("height", _words("building skyscraper tower church cathedral castle statue monument"),
-            ("It has a height of {} {}.", "It is {} {} tall.", "Its height is about {} {}.",
-             "It stands {} {} tall in the middle of the town."),
-            ("metres", "feet"), range(2, 4), ("taller", "tallest"), ("shorter", "shortest"),
-            r"met(?:re|er)s?\b|\bfeet\b|\bft\b|\bm\b|height|\btall\b"),
-    Measure("depth", _words("lake reservoir loch cave bay sea"),
-            ("It has a maximum depth of {} {}.", "It is {} {} deep.", "Its greatest depth is about {} {}.",
-             "The water is {} {} deep where it is deepest."),
-            ("metres", "feet"), range(2, 5), ("deeper", "deepest"), ("shallower", "shallowest"),
-            r"met(?:re|er)s?\b|\bfeet\b|\bft\b|depth|\bdeep\b"),
-    Measure("area", _words("island lake park reserve forest county district province region municipality"),
-            ("It has an area of {} {}.", "Its area is {} {}.", "It is {} {} in area.", "It covers {} {} of land and water.",
-             "With an area of about {} {} it is known to all who live there."),
-            ("square kilometres", "hectares", "square miles"), range(2, 7), *_LARGE, r"\barea\b|square|\bkm|hectares|acres"),
-    Measure("population", _words("village town city municipality commune county district suburb settlement parish island"),
-            ("It has a population of {}.", "Its population is {}.", "It has {} inhabitants.", "Some {} people live there.",
-             "At the last census it had a population of {}, most of them in the centre."),
-            (), range(2, 8), ("more populous", "most populous"), ("less populous", "least populous"),
-            r"population|inhabitants|residents|people"),
-    Measure("seats", _words("stadium arena theatre venue ground hall"),
-            ("It has {} seats.", "There are {} seats.", "It was rebuilt with {} seats and a new roof."), (), range(3, 6),
-            *_has("seats"), r"\bseats?\b|capacity|spectators"),
-    Measure("students", _words("university college school academy"),
-            ("It has {} students.", "There are {} students.", "Some {} students are taught there."), (), range(2, 6),
-            *_has("students"), r"students|pupils|enrol"),
-    Measure("employees", _words("company airline manufacturer bank retailer publisher organization agency newspaper"),
-            ("It has {} employees.", "There are {} employees.", "It had some {} employees at the end of the year."), (),
-            range(2, 7), *_has("employees"), r"employ|staff|workers"),
-    Measure("minutes", _words("film documentary movie episode"),
-            ("It is {} minutes long.", "It has a length of {} minutes.", "It runs for {} minutes."), (), range(2, 4), *_LONG,
-            r"minutes|\bmin\b|length|\blong\b"),
-    Measure("pages", _words("novel book novella magazine"),
-            ("It has {} pages.", "The first edition has {} pages.", "It came out with {} pages and a map."), (), range(2, 5),
-            *_has("pages"), r"\bpages?\b"),
-    Measure("copies", _words("album single song game"),
-            ("It has sold {} copies.", "It sold {} copies.", "Some {} copies were sold in its first year."), (), range(3, 8),
-            ("sold more copies", "sold the most copies"), ("sold fewer copies", "sold the fewest copies"),
-            r"copies|\bsold\b|sales"),
-    Measure("goals", _words("footballer player striker midfielder forward defender"),
-            ("He scored {} goals.", "His record is {} goals.", "In all he scored {} goals for his clubs."), (), range(1, 4),
-            ("scored more goals", "scored the most goals"), ("scored fewer goals", "scored the fewest goals"),
-            r"\bgoals?\b|scored"),
-    Measure("weight", _words("ship submarine frigate destroyer cruiser locomotive car aircraft"),
-            ("It has a weight of {} {}.", "It weighs {} {}.", "Its weight is about {} {}."), ("tonnes", "kilograms"),
-            range(2, 6), ("heavier", "heaviest"), ("lighter", "lightest"), r"\bton|weigh|displac|\bkg\b|\blb"),
-)  # fmt: skip
-_IS = re.compile(r"^(?:more |most |less |least |the )?\w+$")
-"""An adjective, which takes an "is"; "has more seats" does not."""
+_ADJECTIVE = re.compile(r"^(?:more |most |less |least |the )?\w+$")
+"""It takes an "is"; "has more seats" does not."""
 
 
 def make_changed(
@@ -234,17 +150,17 @@ class _Maker:
         asked = (measure.more if wants_more else measure.less)[0]
         winner = max(told, key=_number) if wants_more else min(told, key=_number)
         either = f"{told[0].name} or {told[1].name}"
-        is_noun = "" if head in ("player", "forward") else f" {head}"
-        if _IS.match(asked):
+        noun = "" if head in ("player", "forward") else f" {head}"
+        if _ADJECTIVE.match(asked):
             texts = [
-                f"Which{is_noun} is {asked}, {either}?",
+                f"Which{noun} is {asked}, {either}?",
                 f"Which is {asked}: {either}?",
                 f"{either}: which {head} is {asked}?",
                 f"{either}, which is {asked}?",
                 f"Is {either} {asked}?" if " " in asked else f"Which is the {asked} {head}, {either}?",
             ]
         else:
-            who = "Who" if measure.fact == "goals" else f"Which{is_noun}"
+            who = "Who" if measure.fact == "goals" else f"Which{noun}"
             texts = [
                 f"{who} {asked}, {either}?",
                 f"{who} {asked}: {either}?",
@@ -267,18 +183,18 @@ class _Maker:
         asked = (measure.more if wants_more else measure.less)[1]
         names = [one.name for one in told]
         those, any_of, listing = listed(names), _any_of(names), ", ".join(names)
-        is_noun = "" if head in ("player", "forward") else f" {head}"
-        if _IS.match(asked):
+        noun = "" if head in ("player", "forward") else f" {head}"
+        if _ADJECTIVE.match(asked):
             texts = [
                 f"Which of {those} is the {asked}?",
-                f"Which{is_noun} is the {asked}: {any_of}?",
+                f"Which{noun} is the {asked}: {any_of}?",
                 f"Which is the {asked} {head}, {any_of}?",
                 f"Of {those}, which is the {asked}?",
                 f"{listing}: which one is the {asked}?",
                 f"What is the {asked} {head} among {those}?",
             ]
         else:
-            who = "Who" if measure.fact == "goals" else f"Which{is_noun}"
+            who = "Who" if measure.fact == "goals" else f"Which{noun}"
             texts = [
                 f"Which of {those} {asked}?",
                 f"{who} {asked}: {any_of}?",
@@ -292,6 +208,8 @@ class _Maker:
 
     def _measured(self, count: int) -> tuple[Measure, str, list[_Told]] | None:
         """Things of one kind, each with a sentence that tells a number of it."""
+        if not self.kinds:
+            return None
         number, head = self.rng.choice(sorted(self.kinds))
         measure = MEASURES[number]
         things = self._apart([(page.name, page.title) for page in self.kinds[number, head]], count)
@@ -401,7 +319,10 @@ class _Maker:
         if things is None:
             return None
         people = [by_title[title] for _, title in things]
-        place, *others = self.rng.sample(sorted({one.told["birthplace"][0] for one in self.born_in}), 4)
+        places = sorted({one.told["birthplace"][0] for one in self.born_in})
+        if len(places) < _PLACES:
+            return None
+        place, *others = self.rng.sample(places, _PLACES)
         holds = [self.rng.random() < 0.35 for _ in people] if self.rng.random() < 0.5 else [True] * count
         told = [
             self._with_place(one, place if fits else other)
@@ -469,6 +390,8 @@ class _Maker:
 
     def _apart(self, things: Sequence[tuple[str, str]], count: int) -> list[tuple[str, str]] | None:
         """So many of them, not used too often, without a word in common."""
+        if len(things) < count:
+            return None
         chosen: list[tuple[str, str]] = []
         words: set[str] = set()
         for _ in range(_DRAWS):
