@@ -257,6 +257,11 @@ async def _records_of(name: str, folder: Path, manifest: Manifest, address: str 
     trajectories = list(read_trajectories(folder / TRAJECTORIES_FILE))
     if len(trajectories) < len(questions):
         raise UsageError(f"'{folder}' is not finished: {len(trajectories)} of {len(questions)} questions")
+    num_failed = sum(one.stop in ("error", "timeout") for one in trajectories)
+    if num_failed:  # they would stand in the tables as wrong answers
+        raise UsageError(
+            f"'{folder}' has {num_failed} questions that failed: ask them again with eval --retry-failures"
+        )
     depths = {DEPTHS[one] for one in sets.values() if one in DEPTHS}
     if depths and address is None:
         raise UsageError(f"'{folder}' has questions of {', '.join(DEPTHS)}: say --search ADDRESS")

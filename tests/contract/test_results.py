@@ -20,7 +20,9 @@ from parallelsearch.evaluation import EvaluationSettings, evaluate
 from parallelsearch.evaluation.budget import LABELLED, WHOLE
 from parallelsearch.evaluation.folder import read_rows
 from parallelsearch.evaluation.metrics import summarise
+from parallelsearch.grammar import render_turn
 from parallelsearch.limits import Limits
+from parallelsearch.policy.scripted import ScriptedPolicy
 
 # ---- what is published -----------------------------------------------------------------------------------------------
 
@@ -348,16 +350,20 @@ def rows_folder(tmp_path, monkeypatch):
 
 
 async def test_kept_rows_say_what_the_run_said(tmp_path, rows_folder) -> None:
-    await evaluate("demo-par,traps", "demo", "demo", tmp_path / "run")
+    await evaluate("demo-par,demo-seq", "demo", "demo", tmp_path / "run")
     await kept_rows.keep("parallel-3", [tmp_path / "run"], None)
     lines = read_all().policies["parallel-3"][0]
-    assert {line.set for line in lines} == {"demo-par", "traps"}
+    assert {line.set for line in lines} == {"demo-par", "demo-seq"}
     true = {row.id: row for row in read_rows(tmp_path / "run")}
     again = summarise([replace(line.row, elapsed_s=0.0) for line in lines])
     whole = summarise([true[line.id] for line in lines])
     for name in ("em", "num_llm_calls", "parts_covered", "decomposition_accuracy", "all_gold_ratio", "chance_em"):
         assert again[name] == pytest.approx(whole[name], abs=1e-6), name
-    assert {line.trap for line in lines if line.set == "traps"} == {"looks_sequential"}
+    traps = load_questions("traps", limit=3)
+    policy = ScriptedPolicy({one.question: [render_turn("x", answer="y")] for one in traps}, name="written")
+    await evaluate(traps, policy, "demo", tmp_path / "traps")
+    await kept_rows.keep("written", [tmp_path / "traps"], None)
+    assert {line.trap for line in read_all().policies["written"][0]} == {"looks_sequential"}
 
 
 async def test_what_is_kept_is_one_whole_policy(tmp_path, rows_folder) -> None:
@@ -372,16 +378,19 @@ async def test_what_is_kept_is_one_whole_policy(tmp_path, rows_folder) -> None:
     with pytest.raises(UsageError, match="arm without a model"):
         await kept_rows.keep("whole-question", [tmp_path / "four"], None)
     # Another set joins with --add, and replaces the file without.
+    await evaluate(load_questions("demo-seq", limit=3), "demo", "demo", tmp_path / "chains")
+    await kept_rows.keep("a", [tmp_path / "chains"], None, adds=True)
+    assert len(read_records("a")) == 11
+    await kept_rows.keep("a", [tmp_path / "chains"], None)
+    assert len(read_records("a")) == 3
     failing = EvaluationSettings(max_failures_in_a_row=None)  # the demo policy has no turns for these
     await evaluate(load_questions("traps", limit=3), "demo", "demo", tmp_path / "traps", failing)
-    await kept_rows.keep("a", [tmp_path / "traps"], None, adds=True)
-    assert len(read_records("a")) == 11
-    await kept_rows.keep("a", [tmp_path / "traps"], None)
-    assert len(read_records("a")) == 3
-    record_file = tmp_path / "traps" / "trajectories.jsonl"
+    with pytest.raises(UsageError, match=r"3 questions that failed.*--retry-failures"):
+        await kept_rows.keep("a", [tmp_path / "traps"], None)
+    record_file = tmp_path / "chains" / "trajectories.jsonl"
     record_file.write_text("".join(record_file.read_text().splitlines(keepends=True)[:2]))
     with pytest.raises(UsageError, match="not finished: 2 of 3"):
-        await kept_rows.keep("a", [tmp_path / "traps"], None)
+        await kept_rows.keep("a", [tmp_path / "chains"], None)
     manifest = tmp_path / "two" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"temperature": 0.0', '"temperature": 1.0'))
     with pytest.raises(UsageError, match="not runs of one policy"):
