@@ -121,9 +121,9 @@ def test_the_shipped_plan_says_every_command(
     assert twins.main([*asked, "--only", "sequential", "undecided-gated", "undecided-paper"]) == 0
     lines = capsys.readouterr().out.splitlines()
     trained = [line for line in lines if " train " in line]
-    assert len(trained) == 2 * (3 + 3)  # the twin's SFT has two stages; two arms share their start
+    assert len(trained) == 2 * (4 + 3)  # the twin's SFT has three stages; two arms share their start
     (one,) = [line for line in trained if line.endswith("train/sft-sequential.s3")]
-    assert "model.adapter=nowhere/adapters/sft-sequential-first.s3" in one
+    assert "model.adapter=nowhere/adapters/sft-sequential-second.s3" in one
     (one,) = [line for line in trained if "rl-sequential.s3" in line]
     assert "model.adapter=nowhere/adapters/sft-sequential.s3" in one
     assert {"rollout.dialect=sequential", "rollout.max_turns=9", "reward.decomposition=0", "train.seed=3"} <= {
@@ -136,12 +136,15 @@ def test_the_shipped_plan_says_every_command(
     (kept,) = [line for line in lines if "results.py keep rl-sequential.s3 " in line]
     assert kept.count("nowhere/eval/rl-sequential.s3/") == 4
     assert twins.main([*asked, "--stages", "sft"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2 * 7
+    assert len(capsys.readouterr().out.splitlines()) == 2 * 9
     assert twins.main([*asked, "--stages", "sft", "grpo", "--only", "parallel", "sft-sequential"]) == 0
     policies = [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()]
     assert policies == [
         f"{name}.s{seed}"
-        for names in (("sft-parallel-first", "sft-parallel", "rl-parallel"), ("sft-sequential-first", "sft-sequential"))
+        for names in (
+            ("sft-parallel-first", "sft-parallel-second", "sft-parallel", "rl-parallel"),
+            ("sft-sequential-first", "sft-sequential-second", "sft-sequential"),
+        )
         for seed in (2, 3)
         for name in names
     ]

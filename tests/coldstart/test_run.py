@@ -10,7 +10,7 @@ from painters import PAGES, SINGLE
 
 from parallelsearch import grammar
 from parallelsearch.coldstart import run as coldstart_run
-from parallelsearch.coldstart.run import TokenizerEncoder, as_written
+from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.data.questions import read_questions
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import build_bm25
@@ -120,16 +120,3 @@ def test_a_real_mixed_question_has_the_room_of_mixed_ones_both_ways(
     for mode, calls in (("parallel", 3), ("sequential", 5)):
         (one,) = read_trajectories(tmp_path / "out" / f"{mode}.jsonl")
         assert one.num_llm_calls == calls
-
-
-def test_letters_do_not_tell_single_questions_from_others() -> None:
-    small = [Question(f"who wrote book {number}", ["x"], kind="single") for number in range(200)]
-    written = [as_written(one, 0.5).question for one in small]
-    changed = [text for text in written if text != text.lower()]
-    assert 70 <= len(changed) <= 130
-    assert all(text.startswith("Who wrote book ") and text.endswith("?") for text in changed)
-    assert [as_written(one, 0.5).question for one in small] == written, "the text decides, not the order"
-    assert all(as_written(one, 0.0) is one for one in small)
-    assert as_written(Question("who is it?", ["x"], kind="single"), 1.0).question == "Who is it?"
-    for kept in (Question("Who wrote it", ["x"], kind="single"), Question("a or b", ["a"], kind="parallel")):
-        assert as_written(kept, 1.0) is kept

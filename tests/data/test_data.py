@@ -461,3 +461,16 @@ def test_no_training_question_survives_in_an_evaluation_file(data_dir: Path) -> 
     pool = training_pool("nq")
     refuse_leaks(pool.questions)
     assert any("left out" in warning for warning in pool.warnings)  # NQ's train file has some of the test questions
+
+
+def test_small_letters_are_the_same_questions() -> None:
+    plain, small = load_questions("demo-seq"), load_questions("demo-seq-small")
+    assert [one.question.lower() for one in plain] == [one.question for one in small]
+    assert [one.golden_answers for one in plain] == [one.golden_answers for one in small]
+    assert {(one.dataset, one.kind) for one in small} == {("demo-small", "sequential")}
+    assert small.name == "demo-seq-small"
+    assert small.sources[0]["letters"] == "small"
+    both = load_questions("demo,demo-small", limit=3)
+    assert [f"{one.id}-small" for one in list(both)[:3]] == [one.id for one in list(both)[3:]], "the same draw"
+    with pytest.raises(UsageError, match="there is no data set 'demmo'.*-small for small letters"):
+        load_questions("demmo-small")

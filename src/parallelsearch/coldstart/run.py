@@ -27,6 +27,7 @@ from pydantic import Field
 from parallelsearch.addresses import open_search
 from parallelsearch.answers import normalise
 from parallelsearch.coldstart.lesson import ColdStartSettings
+from parallelsearch.coldstart.letters import in_small_letters, with_capitals
 from parallelsearch.coldstart.pool import Pool, check_pool, cut_by_kind, training_questions
 from parallelsearch.coldstart.rules import RECOMBINED, load_rules
 from parallelsearch.coldstart.tutor import ColdStartReport, build_coldstart
@@ -69,8 +70,11 @@ class ColdStartRecipe(Settings):
     """Where validation is cut from. Kinds it lacks, or all without it, are cut from questions that can be taught."""
     num_validation: dict[Kind, int] = Field(default_factory=dict)
     capital_share: float = Field(default=0.0, ge=0, le=1)
-    """Of the single questions in small letters so many get a capital and a question mark. Where one source writes all of its
-    questions small, and they are of one kind, letters tell the kinds apart, and a policy learns that."""
+    """This share of the single questions in small letters is written with the capitals that pages give to their words, and a
+    question mark: where one source writes all of its questions small, letters tell the kinds apart (`letters.py`)."""
+    small_share: float = Field(default=0.0, ge=0, le=1)
+    """This share of the questions that need a second round is in small letters, except those of several parts, which have
+    [such wordings](coldstart.md) of their own."""
     num_trajectories: dict[Kind, int]
     """How many of each kind, at most."""
     num_recombined: int = Field(default=0, ge=0)
@@ -402,6 +406,7 @@ async def _made(
     if not made.wanted:
         return made
     drafts = workshop.drafts({kind: _DRAFTS[kind] * count for kind, count in made.wanted.items()}, {})
+    drafts = in_small_letters(drafts, recipe.small_share)
     longest: Kind | None = "mixed" if "mixed" in made.wanted else None
     taught = await made.teach(drafts, recipe, search, encoder, longest)
     for kind, count in made.wanted.items():
@@ -552,19 +557,12 @@ async def _questions(recipe: ColdStartRecipe, search: Search, encoder: Policy) -
         texts = {normalise(question.question) for question in taken}
         pool.train = [question for question in pool.train if normalise(question.question) not in texts]
         pool.validation += taken
-    pool.train, pool.validation = (
-        [as_written(question, recipe.capital_share) for question in part] for part in (pool.train, pool.validation)
-    )
+    pool.train, pool.validation = [
+        await with_capitals(in_small_letters(part, recipe.small_share), search, recipe.capital_share)
+        for part in (pool.train, pool.validation)
+    ]
     check_pool(pool)
     return pool
-
-
-def as_written(question: Question, share: float) -> Question:
-    """A single question in small letters, in this share of the cases as people write who write with care."""
-    text = question.question
-    if question.kind != "single" or text != text.lower() or random.Random(f"written/{text}").random() >= share:
-        return question
-    return replace(question, question=f"{text[:1].upper()}{text[1:].rstrip(' ?')}?")
 
 
 async def _teach_enough(

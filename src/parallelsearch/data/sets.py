@@ -32,6 +32,8 @@ from parallelsearch.errors import DataError, MissingExtraError, UsageError, near
 from parallelsearch.trajectory import NEEDS, Kind, Question
 
 SUBSETS: dict[str, Kind] = {needs.ending: kind for kind, needs in NEEDS.items()}
+SMALL = "-small"
+"""Behind the name of a set: the same questions in small letters."""
 VERIFIED = "verified"
 """200 real dev questions of HotpotQA, 2WikiMultiHopQA and NQ, named by the hash of their text, labelled by reading."""
 SEVEN = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
@@ -142,6 +144,9 @@ def _load_verified() -> QuestionSet:
 def _load_one(
     name: str, split: str | None, subset: str | None, limit: int | None, seed: int, opens_sealed: bool
 ) -> QuestionSet:
+    if name.lower().endswith(SMALL) and not Path(name).exists():
+        found = _load_one(name[: -len(SMALL)], split, subset, limit, seed, opens_sealed)
+        return _in_small_letters(found)
     source, subset = _resolve(name, subset)
     if name == VERIFIED:
         found = _load_verified()
@@ -159,6 +164,17 @@ def _load_one(
     num_bare = sum(not question.golden_answers for question in found.questions)
     if num_bare:
         found.warnings.append(f"{found.name}: {num_bare} questions have no golden answer and can only count as wrong")
+    return found
+
+
+def _in_small_letters(found: QuestionSet) -> QuestionSet:
+    """The same questions as many people type them: a policy must not go by capitals."""
+    for question in found.questions:
+        question.question = question.question.lower()
+        question.id = f"{question.id}{SMALL}" if question.id else question.id
+        question.dataset = f"{question.dataset or found.name}{SMALL}"
+    found.name = f"{found.name}{SMALL}"
+    found.sources[0]["letters"] = "small"
     return found
 
 
@@ -193,7 +209,7 @@ def _resolve(name: str, subset: str | None) -> tuple[Source | None, str | None]:
         return None, subset
     raise UsageError(
         f"there is no data set '{name}' and no file of that name; the sets are {', '.join(known_names())} "
-        f"(with {', '.join(f'-{ending}' for ending in SUBSETS)} for a part).{nearest(plain, known_names())}"
+        f"(with {', '.join(f'-{ending}' for ending in SUBSETS)} for a part, {SMALL} for small letters).{nearest(plain, known_names())}"
     )
 
 
