@@ -17,6 +17,7 @@ import numpy as np
 from kept_rows import BALANCED, DEV, PER_PART, TURNS, WIDE, Kept, Line
 from marked import markdown
 
+from parallelsearch.data.sets import SMALL
 from parallelsearch.evaluation.budget import LABELLED, PASSAGES, ROUNDS, WHOLE
 from parallelsearch.evaluation.metrics import ratios_of
 from parallelsearch.evaluation.plots import Figure, Series
@@ -553,6 +554,35 @@ def others_table(kept: Kept) -> str:
     return _with_seeds(kept, table, policies(kept))
 
 
+def letters_table(kept: Kept) -> str:
+    """The demo's questions as they are written, and in small letters: what a policy decides must not hang on them."""
+    lines = []
+    for kind in ("single", "sequential", "parallel"):
+        for arm in policies(kept):
+            written, small = paired(
+                lines_of(kept, arm, _in("demo", kind)), _renamed(lines_of(kept, arm, _in("demo-small", kind)))
+            )
+            if not written or not small:
+                continue
+            shown = [
+                (bare(_searched_once(seeds)), with_interval(metrics(seeds, "em")[0])) for seeds in (written, small)
+            ]
+            lines.append([kind, str(len(written[0])), arm, shown[0][0], shown[1][0], shown[0][1], shown[1][1]])
+    if not lines:
+        return NOTHING
+    header = ("demo", "n", "policy", "one query", "one query, small letters", "EM", "EM, small letters")
+    return _with_seeds(kept, markdown(header, lines), dict.fromkeys(line[2] for line in lines))
+
+
+def _renamed(seeds: Seeds) -> list[list[Line]]:
+    return [[replace(line, row=replace(line.row, id=line.id.removesuffix(SMALL))) for line in seed] for seed in seeds]
+
+
+def _searched_once(seeds: Seeds) -> Measured | None:
+    """How often a question is taken for a single fact: one query, and an answer."""
+    return measured([mean_of([float(one.row.num_subqueries == 1) for one in seed]) for seed in seeds])
+
+
 # ---- goals -----------------------------------------------------------------------------------------------------------
 
 
@@ -810,6 +840,7 @@ TABLES: dict[str, Callable[[Kept], str]] = {
     "wide_budget": wide_budget_table,
     "goals": goals_table,
     "others": others_table,
+    "letters": letters_table,
     "tried": tried_table,
     "newer": newer_table,
 }

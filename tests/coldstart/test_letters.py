@@ -23,7 +23,10 @@ PAGE = Passage(
 @pytest.mark.parametrize(
     ("text", "written"),
     [
-        ("who wrote the song the fighter by keith urban", "Who wrote the song the Fighter by Keith urban?"),  # once each
+        (
+            "who wrote the song the fighter by keith urban",
+            "Who wrote the song the Fighter by Keith urban?",
+        ),  # once each
         ("is keith's song from nz ?", "Is Keith's song from NZ?"),
         ("in which areas", "In which areas?"),  # a capital at the start of a sentence says nothing
         ("who is ann", "Who is ann?"),  # on no page
@@ -61,7 +64,9 @@ def test_a_share_of_the_single_questions_in_small_letters_is_changed() -> None:
 
 
 def test_a_share_of_what_needs_a_second_round_is_put_in_small_letters() -> None:
-    chains = [Question(f"Where was the author of Book {number} born?", ["x"], kind="sequential") for number in range(200)]
+    chains = [
+        Question(f"Where was the author of Book {number} born?", ["x"], kind="sequential") for number in range(200)
+    ]
     once = in_small_letters(chains, 0.4)
     assert 50 <= sum(one.question == one.question.lower() for one in once) <= 110
     assert in_small_letters(chains[::-1], 0.4)[::-1] == once

@@ -15,7 +15,7 @@ from parallelsearch.data.questions import read_questions
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import build_bm25
 from parallelsearch.training.smoke import make_tokenizer
-from parallelsearch.trajectory import Question, read_trajectories
+from parallelsearch.trajectory import read_trajectories
 
 pytest.importorskip("transformers")
 

@@ -472,5 +472,5 @@ def test_small_letters_are_the_same_questions() -> None:
     assert small.sources[0]["letters"] == "small"
     both = load_questions("demo,demo-small", limit=3)
     assert [f"{one.id}-small" for one in list(both)[:3]] == [one.id for one in list(both)[3:]], "the same draw"
-    with pytest.raises(UsageError, match="there is no data set 'demmo'.*-small for small letters"):
+    with pytest.raises(UsageError, match=r"there is no data set 'demmo'.*-small for small letters"):
         load_questions("demmo-small")

@@ -1,10 +1,10 @@
 """Letters that do not tell the kinds of questions apart.
 
 A source may write all of its questions in small letters and ask for single facts (NQ), another with capitals and ask for
-chains (HotpotQA). A policy taught with both as they are goes by the letters: asked with capitals it takes a single fact for a
-chain, asked without them a chain for a single fact. So a share of the small single questions is written as the pages write the
-same words ("Who wrote the song the Fighter by Keith Urban?"), and a share of the chains in small letters, as many people type.
-The text decides whether and how, not the order.
+chains (HotpotQA). A policy taught with both as they are goes by the letters: asked with capitals it takes a single fact for
+a chain, asked without them a chain for a single fact. So a share of the small single questions is written as the pages write
+the same words ("Who wrote the song the Fighter by Keith Urban?"), and a share of the chains in small letters, as many people
+type. The text decides whether and how, not the order.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def as_pages_write(text: str, pages: Iterable[Passage]) -> str:
     for page in pages:
         for match in _WORD.finditer(page.text):
             word = match[0]
-            if word.lower() in wanted and not _BEFORE_A_START.search(page.text, max(0, match.start() - 3), match.start()):
+            if word.lower() in wanted and not _BEFORE_A_START.search(
+                page.text, max(0, match.start() - 3), match.start()
+            ):
                 forms[word.lower()][word] += 1
     cased = _WORD.sub(lambda match: _form(match[0], forms), text).rstrip(" ?")
     return f"{cased[:1].upper()}{cased[1:]}?"

@@ -209,7 +209,8 @@ def _resolve(name: str, subset: str | None) -> tuple[Source | None, str | None]:
         return None, subset
     raise UsageError(
         f"there is no data set '{name}' and no file of that name; the sets are {', '.join(known_names())} "
-        f"(with {', '.join(f'-{ending}' for ending in SUBSETS)} for a part, {SMALL} for small letters).{nearest(plain, known_names())}"
+        f"(with {', '.join(f'-{ending}' for ending in SUBSETS)} for a part, {SMALL} for small letters)."
+        f"{nearest(plain, known_names())}"
     )
 
 
