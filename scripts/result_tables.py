@@ -575,7 +575,7 @@ def letters_table(kept: Kept) -> str:
 
 
 def _renamed(seeds: Seeds) -> list[list[Line]]:
-    return [[replace(line, row=replace(line.row, id=line.id.removesuffix(SMALL))) for line in seed] for seed in seeds]
+    return [[Line({**line.record, "id": line.id.removesuffix(SMALL)}) for line in seed] for seed in seeds]
 
 
 def _searched_once(seeds: Seeds) -> Measured | None:
