@@ -28,14 +28,13 @@ Holds = Callable[[Line], bool]
 Seeds = Sequence[Sequence[Line]]
 """The lines of each seed of an arm, the same questions in the same order."""
 
-NEXT, SHIPPED, NOW = "parallel-3", "parallel-2", "parallel-1"
-"""The policy that may follow, the one that ships, and the one that the goals are measured against."""
-TWINS = {NEXT: "sequential-2", SHIPPED: "sequential-1"}
-"""Each with the sequential policy of the same lessons. The rows of the first: one seed, four rounds, not all questions."""
-PARTLY = TWINS[NEXT]
+SHIPPED, BEFORE, NOW = "parallel-3", "parallel-2", "parallel-1"
+"""The policy that ships, the one that did before it, and the one that the goals are measured against."""
+TWINS = {SHIPPED: "sequential-2", BEFORE: "sequential-1"}
+"""Each with the sequential policy of the same lessons."""
 MANY_ROUNDS = 9
-ORDER = (NOW, TWINS[SHIPPED], SHIPPED, TWINS[NEXT], NEXT)
-CANDIDATES = (NEXT, SHIPPED)
+ORDER = (NOW, TWINS[BEFORE], BEFORE, TWINS[SHIPPED], SHIPPED)
+CANDIDATES = (SHIPPED, BEFORE)
 WIDTHS = range(2, 9)
 MANY_PARTS = 5
 NOTHING = "No run is kept yet."
@@ -301,7 +300,7 @@ def budget_table(kept: Kept) -> str:
 
 def _main_pair(kept: Kept) -> tuple[str, ...]:
     """The twins that were asked everything, and the policy that may follow."""
-    return tuple(name for name in (TWINS[SHIPPED], SHIPPED, NEXT) if name in kept.policies)
+    return tuple(name for name in (TWINS[SHIPPED], BEFORE, SHIPPED) if name in kept.policies)
 
 
 def twin_of(arm: str) -> str:
@@ -454,7 +453,7 @@ def _of_form(form: str) -> Holds:
 
 def forms_table(kept: Kept) -> str:
     """By what the question wants of its parts: where reading fails."""
-    arms = [name for name in policies(kept) if name not in (NOW, PARTLY)]
+    arms = [name for name in policies(kept) if name != NOW]
     lines = []
     for form, said in _FORMS.items():
         own: dict[str, Seeds] = {}
@@ -500,9 +499,49 @@ def _turns_for(kept: Kept, arm: str, holds: Holds, turns: int) -> int:
     return turns if turns in all_turns(kept, arm, holds) else TURNS
 
 
+_LIMITED = {1: "sequential-1-round", 2: "sequential-2-rounds"}
+"""By the rounds that they were trained and asked with."""
+_CURVE: dict[str, Holds] = {
+    "comparisons, pooled": SUBSETS["comparisons, pooled"],
+    "2 to 4 parts": _wide(2, 3, 4),
+    "5 parts and more": WIDE_SUBSETS["5 parts and more"],
+    "mixed-balanced": SUBSETS["mixed-balanced"],
+    "2Wiki-mixed": SUBSETS["2Wiki-mixed"],
+    "chains": SUBSETS["chains"],
+}
+
+
+def curve_table(kept: Kept) -> str:
+    """EM by the rounds that are allowed. One at a time: trained for the limit. All at once: trained with four rounds, and
+    wrong where it took more than the limit."""
+    lines = []
+    for name, holds in _CURVE.items():
+        for rounds in (1, 2, TURNS, MANY_ROUNDS):
+            arm = _LIMITED.get(rounds, TWINS[BEFORE])
+            alone = lines_of(kept, arm, holds, rounds)
+            within = [_within(lines_of(kept, one, holds), rounds) for one in (BEFORE, SHIPPED)]
+            if not alone or not all(within):
+                continue
+            before, shipped = (with_interval(metrics(seeds, "em")[0]) for seeds in within)
+            found = [with_interval(metrics(alone, "em")[0]), before, lead(em_difference(alone, within[0])), shipped]
+            lines.append([name, f"{len(alone[0]):,}", str(rounds), *found])
+    if not lines:
+        return NOTHING
+    head = ("questions", "n", "rounds", "one at a time, trained for it", BEFORE, "lead", SHIPPED)
+    return _with_seeds(kept, markdown(head, lines), (BEFORE, SHIPPED))
+
+
+def _within(seeds: Seeds, rounds: int) -> list[list[Line]]:
+    """The same lines, wrong where more rounds were taken."""
+    return [
+        [one if one.row.num_searches <= rounds else Line({**one.record, "em": False}, one.shortcut) for one in seed]
+        for seed in seeds
+    ]
+
+
 def wide_budget_table(kept: Kept) -> str:
     """Three passages a part: the whole question with as many, the parts as labelled, and the policies' own queries."""
-    arms = [name for name in policies(kept) if name != PARTLY]
+    arms = policies(kept)
     lines = []
     for name, holds in WIDE_SUBSETS.items():
         whole = lines_of(kept, WHOLE, holds)
@@ -627,11 +666,12 @@ def _opponent(arm: str) -> str:
 
 
 def _over_best_other(kept: Kept, arm: str) -> Measured | None:
-    """Against the best of the arms that are no new parallel policy."""
+    """Against the best of the arms that are no new parallel policy, those trained for fewer rounds among them."""
     if arm not in CANDIDATES:
         return None
     holds = WIDE_SUBSETS["5 parts and more"]
     others = {name: lines_of(kept, name, holds) for name in policies(kept) if name not in CANDIDATES}
+    others |= {name: lines_of(kept, name, holds, rounds) for rounds, name in _LIMITED.items()}
     values = {name: em.value for name, seeds in others.items() if (em := metrics(seeds, "em")[0]) is not None}
     if not values:
         return None
@@ -734,7 +774,7 @@ def wide_figures(kept: Kept) -> list[Figure]:
     )
     holds = WIDE_SUBSETS["2 to 8 parts"]
     twin = TWINS[SHIPPED]
-    arms = [(arm, TURNS) for arm in policies(kept) if arm != PARTLY]  # of other questions its line would be another's
+    arms = [(arm, TURNS) for arm in policies(kept) if arm != TWINS[BEFORE]]
     arms += [(twin, turns) for turns in all_turns(kept, twin, holds) if turns > TURNS]
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for arm, turns in arms:
@@ -768,7 +808,7 @@ def tried_table(kept: Kept) -> str:
     """Cold starts of one pass with a few steps of RL, beside parallel-2 (two passes and more steps)."""
     lines = []
     for name, (holds, rounds) in _TRIED.items():
-        old, new = lines_of(kept, SHIPPED, holds), lines_of(kept, _ONE_PASS, holds)
+        old, new = lines_of(kept, BEFORE, holds), lines_of(kept, _ONE_PASS, holds)
         twin = lines_of(kept, twin_of(_ONE_PASS), holds, rounds)
         if not old or not new:
             continue
@@ -781,11 +821,11 @@ def tried_table(kept: Kept) -> str:
         )
     if not lines:
         return NOTHING
-    head = ("EM", "n", SHIPPED, _ONE_PASS, "difference", twin_of(_ONE_PASS), "lead over it", "calls")
+    head = ("EM", "n", BEFORE, _ONE_PASS, "difference", twin_of(_ONE_PASS), "lead over it", "calls")
     for name in _TRIED_SPLITS:
         shown = [
             bare(metrics(lines_of(kept, arm, OTHER_SUBSETS[name]), "decomposition_accuracy")[0])
-            for arm in (SHIPPED, _ONE_PASS)
+            for arm in (BEFORE, _ONE_PASS)
         ]
         lines.append([f"{name}: split rightly", "60", *shown, *"––––"])
     return markdown(head, lines)
@@ -804,7 +844,7 @@ _NEWER_ROWS: dict[str, tuple[Holds, str, str]] = {
         "parts_covered",
         _FIRST_ROUNDS,
     ),
-    "demo, parallel: exact match": (OTHER_SUBSETS["demo, parallel"], "em", SHIPPED),
+    "demo, parallel: exact match": (OTHER_SUBSETS["demo, parallel"], "em", BEFORE),
 }
 
 
@@ -825,7 +865,7 @@ def newer_table(kept: Kept) -> str:
         each = ", ".join(bare(measured([ratio])) for ratio in found[2])
         name = f"the same: all gold, three passages a part (whole question: {bare(whole)})"
         lines.insert(-1, [name, str(len(arms[2][0])), with_interval(before), each, with_interval(after)])
-    head = ("first rounds", "n", SHIPPED, "newer wordings, by seed", "mean")
+    head = ("first rounds", "n", BEFORE, "newer wordings, by seed", "mean")
     return markdown(head, lines) if lines else NOTHING
 
 
@@ -838,6 +878,7 @@ TABLES: dict[str, Callable[[Kept], str]] = {
     "wide_forms": forms_table,
     "wide_pairs": pairs_table,
     "wide_budget": wide_budget_table,
+    "curve": curve_table,
     "goals": goals_table,
     "others": others_table,
     "letters": letters_table,

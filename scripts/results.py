@@ -27,7 +27,7 @@ from parallelsearch.evaluation.plots import save_grid
 PAGE, PLOT = ROWS.parent / "results.md", ROWS.parent / "images" / "wide.png"
 ROOT = ROWS.parents[1]
 HISTORY = PAGE.with_name("results-history.md")
-PAGES = (PAGE, HISTORY, ROOT / "README.md", ROOT / "src" / "parallelsearch" / "adapters" / "parallel-2" / "README.md")
+PAGES = (PAGE, HISTORY, ROOT / "README.md", ROOT / "src" / "parallelsearch" / "adapters" / "parallel-3" / "README.md")
 """Where tables stand between marks."""
 
 

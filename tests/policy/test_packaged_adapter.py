@@ -47,7 +47,7 @@ def test_names_that_do_not_exist_name_those_that_do():
 
 
 @pytest.mark.model
-@pytest.mark.parametrize(("kind", "name"), [("parallel", "parallel-2"), ("sequential", "sequential-1")])
+@pytest.mark.parametrize(("kind", "name"), [("parallel", "parallel-3"), ("sequential", "sequential-2")])
 def test_it_fits_its_base_and_says_how_it_talks(kind: str, name: str):
     """What it does with a question is in the golden record."""
     spec = models.parse_spec(f"smollm2-135m+{kind}")
@@ -66,7 +66,7 @@ OLDER = "Who is older, Claude Monet or Camille Pissarro?"
     ("address", "dialect", "twin"),
     [
         ("gguf:smollm2-135m+parallel", "sequential", "gguf:smollm2-135m+sequential"),
-        ("hf:smollm2-135m+parallel-2", "sequential", "hf:smollm2-135m+sequential"),
+        ("hf:smollm2-135m+parallel-3", "sequential", "hf:smollm2-135m+sequential"),
         ("hf:smollm2-135m+sequential", "parallel", "hf:smollm2-135m+parallel"),
         ("gguf:smollm2-135m+parallel", "parallel", None),
         ("gguf:smollm2-135m+parallel", "search-r1", None),  # no adapter of the package was trained on it
@@ -114,7 +114,7 @@ def test_one_at_a_time_is_asked_of_the_twin(monkeypatch: pytest.MonkeyPatch):
         at_once, one_by_one = agent.ask(OLDER), agent.ask(OLDER, dialect="sequential")
     assert at_once.policy is not None
     assert one_by_one.policy is not None
-    assert (at_once.policy["adapter"], one_by_one.policy["adapter"]) == ("parallel-2", "sequential-1")
+    assert (at_once.policy["adapter"], one_by_one.policy["adapter"]) == ("parallel-3", "sequential-2")
     assert [len(turn.queries) for turn in at_once.rounds] == [2]
     assert [len(turn.queries) for turn in one_by_one.rounds] == [1, 1]
     assert at_once.answer == one_by_one.answer == "Camille Pissarro"
