@@ -303,14 +303,14 @@ def test_the_first_screens_have_the_policy_that_ships_beside_its_twin_and_one_qu
         {"id": one["id"], "set": WIDE, "dataset": WIDE, "kind": "parallel", "num_parts": 4, "places": {"1": [1, 12]}}
         for one in policy
     ]
-    kept = as_kept({"parallel-2": policy, "sequential-1": twin, "whole-question": whole})
+    kept = as_kept({"parallel-3": policy, "sequential-2": twin, "whole-question": whole})
     line = row_of_table(tables.brief_table(kept), "2 to 4 independent parts, made from pages")
     assert line[1:5] == ["10", ".25", ".500", ".600"]
     assert line[6:] == ["**2.00** instead of 5.00", "1.00"]
     found = row_of_table(tables.found_table(kept), "4 independent parts")
     assert found[1:5] == ["10", "1", ".000", "1.000"]  # eight passages
     assert found[6:8] == ["1.000", "1.000"]  # twelve
-    assert tables.brief_table(as_kept({"parallel-2": policy})) == tables.NOTHING
+    assert tables.brief_table(as_kept({"parallel-3": policy})) == tables.NOTHING
 
 
 def test_wide_questions_by_what_is_wanted_of_the_parts() -> None:
@@ -329,15 +329,41 @@ def test_wide_questions_by_what_is_wanted_of_the_parts() -> None:
 def test_the_plot_needs_rows_and_is_drawn(tmp_path) -> None:
     with pytest.raises(UsageError, match="nothing to draw"):
         results.write_plot(tmp_path / "wide.png", as_kept({"parallel-3": made(3, DEV)}))
-    files = {"parallel-3": made(), "sequential-1": [*made(num_llm_calls=3), *made(num_llm_calls=3, turns=8)]}
+    files = {"parallel-3": made(), "sequential-2": [*made(num_llm_calls=3), *made(num_llm_calls=3, turns=8)]}
     calls = tables.wide_figures(as_kept(files))[0]
     assert {one.name: one.points for one in calls.series} == {
-        "sequential-1": ((2.0, 3.0),),
+        "sequential-2": ((2.0, 3.0),),
         "parallel-3": ((2.0, 2.0),),
-        "sequential-1, 8 rounds": ((2.0, 3.0),),
+        "sequential-2, 8 rounds": ((2.0, 3.0),),
     }
     results.write_plot(tmp_path / "wide.png", as_kept(files))
     assert (tmp_path / "wide.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_letters_by_kind_on_the_questions_that_were_asked_both_ways() -> None:
+    as_written = made(4, "demo", kind="single", em=(True, False), num_subqueries=(1, 2))
+    small = [{**one, "id": f"{one['id']}-small", "set": "demo-small", "em": True} for one in as_written[:3]]
+    line = row_of_table(tables.letters_table(as_kept({"parallel-3": [*as_written, *small]})), "single")
+    assert line[1:5] == ["3", "parallel-3", ".667", ".667"]  # of three questions, two with one query
+    assert [cell.split()[0] for cell in line[5:]] == [".667", "1.000"]
+    assert tables.letters_table(as_kept({"parallel-3": as_written})) == tables.NOTHING
+
+
+def test_by_rounds_who_takes_more_than_the_limit_is_wrong() -> None:
+    five = {"num_parts": 5, "em": (True,)}
+    files = {
+        "parallel-3": made(4, **five, num_searches=(1, 2)),
+        "parallel-2": made(4, **five, num_searches=(1,)),
+        "tried/sequential-1-round.s1": made(4, num_parts=5, em=(True, False), turns=1),
+    }
+    table = tables.curve_table(as_kept(files))
+    line = row_of_table(table, "5 parts and more")
+    assert line[1:3] == ["4", "1"]
+    assert [cell.split()[0] for cell in line[3:]] == [".500", "1.000", "+.500", ".500"]
+    assert table.count("5 parts and more") == 1, "two rounds were not kept"
+    goal = tables._over_best_other(as_kept(files), "parallel-3")
+    assert goal is not None
+    assert goal.value == pytest.approx(0.5), "trained for one round it is an arm, too"
 
 
 # ---- keeping ---------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def test_a_name_without_a_number_is_the_newest_and_others_stay(tmp_path):
 
 def test_names_that_do_not_exist_name_those_that_do():
     for name in ("../demo", "parallel-99", "sideways"):
-        with pytest.raises(UsageError, match=r"hf:smollm2-135m\+parallel, hf:smollm2-135m\+parallel-2"):
+        with pytest.raises(UsageError, match=r"hf:smollm2-135m\+parallel, hf:smollm2-135m\+parallel-3"):
             models.parse_spec(f"smollm2-135m+{name}")
 
 
