@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -224,7 +225,10 @@ def test_ctrl_c_while_a_model_is_waited_for():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"openai:http://127.0.0.1:{silent.getsockname()[1]}/v1#m"
         command = [sys.executable, "-m", "parallelsearch", "ask", MONET, "--policy", address]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        heard = partial(
+            signal.signal, signal.SIGINT, signal.SIG_DFL
+        )  # tests that run in the background inherit deafness
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
         silent.settimeout(120)
         with silent.accept()[0]:
             process.send_signal(signal.SIGINT)
