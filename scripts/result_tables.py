@@ -299,7 +299,7 @@ def budget_table(kept: Kept) -> str:
 
 
 def _main_pair(kept: Kept) -> tuple[str, ...]:
-    """The twins that were asked everything, and the policy that may follow."""
+    """The policy that ships, its twin, and the policy before it."""
     return tuple(name for name in (TWINS[SHIPPED], BEFORE, SHIPPED) if name in kept.policies)
 
 
@@ -603,10 +603,9 @@ def letters_table(kept: Kept) -> str:
             )
             if not written or not small:
                 continue
-            shown = [
-                (bare(_searched_once(seeds)), with_interval(metrics(seeds, "em")[0])) for seeds in (written, small)
-            ]
-            lines.append([kind, str(len(written[0])), arm, shown[0][0], shown[1][0], shown[0][1], shown[1][1]])
+            once = [bare(_searched_once(seeds)) for seeds in (written, small)]
+            right = [with_interval(metrics(seeds, "em")[0]) for seeds in (written, small)]
+            lines.append([kind, str(len(written[0])), arm, *once, *right])
     if not lines:
         return NOTHING
     header = ("demo", "n", "policy", "one query", "one query, small letters", "EM", "EM, small letters")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kept_rows import ROWS, Kept, keep, keep_whole, read_all
 from marked import filled, write
-from result_tables import TABLES, wide_figures
+from result_tables import SHIPPED, TABLES, wide_figures
 
 from parallelsearch.errors import ParallelSearchError, UsageError
 from parallelsearch.evaluation.plots import save_grid
@@ -27,7 +27,7 @@ from parallelsearch.evaluation.plots import save_grid
 PAGE, PLOT = ROWS.parent / "results.md", ROWS.parent / "images" / "wide.png"
 ROOT = ROWS.parents[1]
 HISTORY = PAGE.with_name("results-history.md")
-PAGES = (PAGE, HISTORY, ROOT / "README.md", ROOT / "src" / "parallelsearch" / "adapters" / "parallel-3" / "README.md")
+PAGES = (PAGE, HISTORY, ROOT / "README.md", ROOT / "src" / "parallelsearch" / "adapters" / SHIPPED / "README.md")
 """Where tables stand between marks."""
 
 

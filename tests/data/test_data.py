@@ -472,5 +472,6 @@ def test_small_letters_are_the_same_questions() -> None:
     assert small.sources[0]["letters"] == "small"
     both = load_questions("demo,demo-small", limit=3)
     assert [f"{one.id}-small" for one in list(both)[:3]] == [one.id for one in list(both)[3:]], "the same draw"
+    assert datasets._OTHER_NAMES["seven-small"].split(",") == [f"{name}-small" for name in datasets.SEVEN]
     with pytest.raises(UsageError, match=r"there is no data set 'demmo'.*-small for small letters"):
         load_questions("demmo-small")

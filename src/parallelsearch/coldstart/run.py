@@ -73,8 +73,8 @@ class ColdStartRecipe(Settings):
     """This share of the single questions in small letters is written with the capitals that pages give to their words, and a
     question mark: where one source writes all of its questions small, letters tell the kinds apart (`letters.py`)."""
     small_share: float = Field(default=0.0, ge=0, le=1)
-    """This share of the questions that need a second round is in small letters, except those of several parts, which have
-    [such wordings](coldstart.md) of their own."""
+    """This share of the questions that need a second round is in small letters, except those of several parts, some of whose
+    wordings are."""
     num_trajectories: dict[Kind, int]
     """How many of each kind, at most."""
     num_recombined: int = Field(default=0, ge=0)

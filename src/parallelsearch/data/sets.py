@@ -43,6 +43,7 @@ _OTHER_NAMES = {
     "multihoprag": "multihop-rag",
     "natural_questions": "nq",
     "seven": ",".join(SEVEN),
+    f"seven{SMALL}": ",".join(f"{name}{SMALL}" for name in SEVEN),
 }
 
 
