@@ -30,6 +30,17 @@ os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # Haystack would report its 
 # tries the choice itself, and names models where it wants them.
 os.environ["PARALLELSEARCH_POLICY"] = "demo"
 
+# The benchmark files are for the tests that ask for them (`data_dir`): every start of a training looks through all of them for
+# questions it must not see, which takes two seconds, and a tiny run proves no more by it.
+DATA = "PARALLELSEARCH_DATA"
+REAL_DATA = os.environ.get(DATA)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("dist", "no") == "no":  # the first process of several runs no tests, and hands the variable on
+        os.environ.pop(DATA, None)
+
+
 # A machine that has everything (CI) sets this: there, a test that is skipped because a package, Chromium or the real data is
 # missing would look like a test that passed.
 NO_SKIPS = "PARALLELSEARCH_NO_SKIPS"
@@ -73,15 +84,14 @@ def echo() -> type[EchoRetriever]:
 
 @pytest.fixture(scope="session")
 def has_real_data() -> bool:
-    """Whether PARALLELSEARCH_DATA points at the benchmark files."""
-    folder = os.environ.get("PARALLELSEARCH_DATA")
-    return bool(folder) and Path(str(folder)).is_dir()
+    """Whether PARALLELSEARCH_DATA pointed at the benchmark files when the tests began."""
+    return bool(REAL_DATA) and Path(str(REAL_DATA)).is_dir()
 
 
 @pytest.fixture(scope="session")
 def _data_dir(has_real_data: bool, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if has_real_data:
-        return Path(os.environ["PARALLELSEARCH_DATA"])
+        return Path(str(REAL_DATA))
     return write_small_data(tmp_path_factory.mktemp("data"))
 
 
@@ -89,7 +99,7 @@ def _data_dir(has_real_data: bool, tmp_path_factory: pytest.TempPathFactory) -> 
 def data_dir(_data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The benchmark files: the real ones, or, where there are none, small ones of our own (`small_data.py`). The tests that
     read the real ones have the marker `shared_data`."""
-    monkeypatch.setenv("PARALLELSEARCH_DATA", str(_data_dir))
+    monkeypatch.setenv(DATA, str(_data_dir))
     return _data_dir
 
 
