@@ -1,14 +1,11 @@
-"""One update on trajectories from a file, in one process or several: `fixed_completions.py TRAJECTORIES OUT RESULT
-[section.key=value ...]`."""
+"""One update on trajectories from a file, in one process or several."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from tiny_runs import demo_search, tiny_model, tiny_recipe
 
 from parallelsearch.training import smoke
@@ -28,9 +25,12 @@ class Replay(Collector):
         return self.trajectories[first_row : first_row + len(questions)]
 
 
-def update(trajectories: Path, out: Path, result: Path, *changes: str) -> None:
+def update(trajectories: str, out: str, result: str, *changes: str) -> None:
+    """`changes` are written as `section.key=value`."""
     settings = {"train.steps": 1, "train.micro_batch_tokens": 700, "train.lr": 1e-3}
-    recipe = tiny_recipe(out, settings | {key: json.loads(value) for key, value in (c.split("=") for c in changes)})
+    recipe = tiny_recipe(
+        Path(out), settings | {key: json.loads(value) for key, value in (c.split("=") for c in changes)}
+    )
     config = grpo_config(recipe)
     model, tokenizer = tiny_model(1.0)
     weights = load_weights(recipe.model, config.device, needs_reference=False, model=model, tokenizer=tokenizer)
@@ -42,10 +42,5 @@ def update(trajectories: Path, out: Path, result: Path, *changes: str) -> None:
     if trainer.accelerator.is_main_process:
         checksum = sum(float(parameter.detach().double().abs().sum()) for parameter in trainer.model.parameters())
         record = {"loss": log["loss"], "grad_norm": log["grad_norm"], "checksum": checksum}
-        result.write_text(json.dumps({**record, "world": trainer.accelerator.num_processes}), encoding="utf-8")
+        Path(result).write_text(json.dumps({**record, "world": trainer.accelerator.num_processes}), encoding="utf-8")
     collector.close()
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    update(*map(Path, sys.argv[1:4]), *sys.argv[4:])

@@ -6,9 +6,6 @@ import copy
 import inspect
 import json
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from fixed_completions import update
+from ranks import Ranks
 from tiny_runs import demo_search, tiny_model, tiny_recipe
 from trl import GRPOTrainer
 
@@ -518,13 +516,9 @@ def test_two_processes_give_the_loss_of_one(tmp_path: Path, build: Build) -> Non
     # The first group is four times the same trajectory: it teaches nothing, so the first process has fewer rows to train on.
     rows = [trainer.trajectories[0]] * 4 + trainer.trajectories[4:]
     fixed.write_text("".join(t.to_json() + "\n" for t in rows), encoding="utf-8")
-    update(fixed, tmp_path / "r1", tmp_path / "world-1.json", *changes)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command += [str(Path(__file__).with_name("fixed_completions.py")), str(fixed), str(tmp_path / "r2")]
-    command += [str(tmp_path / "world-2.json"), *changes]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    update(str(fixed), str(tmp_path / "r1"), str(tmp_path / "world-1.json"), *changes)
+    both = Ranks(fixed, str(tmp_path / "r2"), str(tmp_path / "world-2.json"), *changes, work=update)
+    assert both.wait(400) == [0, 0], both.said()[-3000:]
     one, two = (json.loads((tmp_path / f"world-{count}.json").read_text(encoding="utf-8")) for count in (1, 2))
     assert two["world"] == 2
     for name in ("loss", "grad_norm", "checksum"):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Mapping
@@ -15,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import Ranks
+from ranks import Ranks, train_and_die
 from tiny_runs import VALUES, demo_search, tiny_model, tiny_recipe
 
 from parallelsearch.errors import UsageError
@@ -41,32 +38,6 @@ def write_recipe(path: Path, out: Path, changes: Mapping[str, Any] = CHANGES) ->
     return path
 
 
-TRAIN = """
-import os, signal, sys
-from parallelsearch.training import checkpoints
-
-mark_complete, doomed = checkpoints.mark_complete, sys.argv.pop()
-
-def mark_or_die(checkpoint, step):
-    if checkpoint.name == doomed:
-        os.kill(os.getpid(), signal.SIGKILL)
-    mark_complete(checkpoint, step)
-
-checkpoints.mark_complete = mark_or_die
-from parallelsearch.cli.app import main
-main()
-"""
-
-
-def run_process(recipe: Path, dies_at: str = "") -> tuple[int, str]:
-    """Train in a process of its own: its exit status and what it said. It is killed when the checkpoint `dies_at` is written
-    and not yet marked as whole."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", TRAIN, "train", str(recipe), dies_at]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
-    return done.returncode, done.stdout + done.stderr
-
-
 def steps_done(metrics: Path) -> int:
     if not metrics.exists():
         return 0
@@ -88,14 +59,14 @@ def test_kill_9_and_again_gives_the_curve_of_an_uninterrupted_run(tmp_path: Path
     # While the second checkpoint is being written (its folder is there, its mark is not): two steps were never saved. The
     # two processes below are killed in the middle of a step.
     second = out / "checkpoints" / "checkpoint-4"
-    status, output = run_process(recipe, dies_at=second.name)
-    assert status == -signal.SIGKILL, output[-3000:]
+    first = Ranks(recipe, second.name, world=1, work=train_and_die)
+    assert first.wait(400) == [-signal.SIGKILL], first.said()[-3000:]
     assert second.exists()
     assert not (second / checkpoints.MARK).exists()
     next(second.glob("*.safetensors")).write_bytes(b"half of it")
-    status, output = run_process(recipe)
-    assert status == 0, output[-3000:]
-    assert "going on from step" in output
+    again = Ranks(recipe, world=1)
+    assert again.wait(400) == [0], again.said()[-3000:]
+    assert "going on from step" in again.said()
     assert curve(read_metrics(metrics)) == expected
     weights = [
         sorted((tmp_path / name / "checkpoints").glob("checkpoint-5/*.safetensors"))[0] for name in ("whole", "killed")
