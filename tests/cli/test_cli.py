@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from free_ports import free_port
 from parallelsearch.cli import doctor
-from parallelsearch.cli.app import COMMANDS, app
+from parallelsearch.cli.app import COMMANDS, app, main
 from parallelsearch.cli.terminal import LiveNarrator, trajectory_view
 from parallelsearch.data import demo
 from parallelsearch.retrieval.base import Hit
@@ -181,8 +181,18 @@ def test_index_says_what_of_a_folder_was_not_read(tmp_path):
         (["data", "no-such-set"], 2, ["no-such-set"]),
     ],
 )
-def test_bad_input_gets_a_message_and_no_traceback(tmp_path, arguments, status, words):
-    fails(run(*arguments, cwd=tmp_path), status, *words)
+def test_bad_input_gets_a_message_and_no_traceback(tmp_path, monkeypatch, capsys, arguments, status, words):
+    """In this process, which has the imports done; servers, and the tests around this one, in processes of their own."""
+    if arguments[0] == "serve":
+        fails(run(*arguments, cwd=tmp_path), status, *words)
+        return
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "argv", ["parallelsearch", *arguments])
+    with pytest.raises(SystemExit) as ended:  # an exception that is not told would come out of `main`
+        main()
+    said = capsys.readouterr()
+    fails(subprocess.CompletedProcess(arguments, ended.value.code, said.out, said.err), status, *words)
 
 
 @pytest.mark.parametrize("command", ["ask", "split", "retrieve"])
