@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallelsearch.evaluation.evidence import at_hand, gold_recall
@@ -120,6 +120,7 @@ def read(is_right: list[bool], chance: float) -> float:
     return summarise(rows, num_resamples=20)["reading"]
 
 
+@settings(max_examples=25)  # of 4,000 draws each
 @given(st.sampled_from([2, 3, 4, 5]), st.integers(0, 2**32))
 def test_a_coin_reads_nothing(num_options: int, seed: int) -> None:
     """Guessing among the options, the corrected figure is 0 within what 4,000 draws leave open."""

@@ -8,7 +8,7 @@ from parallelsearch import Agent
 from parallelsearch import agent as agents
 from parallelsearch.errors import UsageError
 from parallelsearch.grammar import render_turn
-from parallelsearch.policy import models
+from parallelsearch.policy import gguf, models
 from parallelsearch.policy.scripted import ScriptedPolicy
 
 
@@ -110,11 +110,11 @@ def test_the_twin_is_loaded_when_first_asked_for_and_once(monkeypatch: pytest.Mo
 @pytest.mark.model
 def test_one_at_a_time_is_asked_of_the_twin(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("PARALLELSEARCH_CACHE", raising=False)  # where other tests have converted the base already
+    monkeypatch.setattr(gguf, "num_cores", lambda: 1)  # beside other tests two threads wait for each other
     with Agent("gguf:smollm2-135m+parallel") as agent:
-        at_once, one_by_one = agent.ask(OLDER), agent.ask(OLDER, dialect="sequential")
-    assert at_once.policy is not None
+        assert agent.policy.describe()["adapter"] == "parallel-3"  # what it does itself is in test_gguf.py
+        one_by_one = agent.ask(OLDER, dialect="sequential")
     assert one_by_one.policy is not None
-    assert (at_once.policy["adapter"], one_by_one.policy["adapter"]) == ("parallel-3", "sequential-2")
-    assert [len(turn.queries) for turn in at_once.rounds] == [2]
+    assert one_by_one.policy["adapter"] == "sequential-2"
     assert [len(turn.queries) for turn in one_by_one.rounds] == [1, 1]
-    assert at_once.answer == one_by_one.answer == "Camille Pissarro"
+    assert one_by_one.answer == "Camille Pissarro"

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -225,12 +225,21 @@ def kill_midway(corpus: Path, out: Path, encoder: str, dtype: str) -> int:
     return int(json.loads(progress.read_text())["num_rows"])
 
 
+def stop_midway(corpus: Path, out: Path, encoder: str, dtype: str) -> int:
+    """The same with Ctrl-C, in this process."""
+    interrupted(corpus, out, Encoder(encoder), after=64, dtype=dtype)
+    return int(json.loads((partial_folder(out) / "progress.json").read_text())["num_rows"])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_a_killed_build_goes_on_and_encodes_nothing_twice(dtype: str, tiny: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dtype", "end"), [("float32", kill_midway), ("int8", stop_midway)])
+def test_a_build_that_was_ended_goes_on_and_encodes_nothing_twice(
+    dtype: str, end: Callable[[Path, Path, str, str], int], tiny: str, tmp_path: Path
+) -> None:
+    """To start another process for each way to store the vectors would show no more."""
     held = passages(400)
     corpus, out = write_corpus(tmp_path / "corpus.jsonl", held), tmp_path / "index"
-    num_done = kill_midway(corpus, out, tiny, dtype)
+    num_done = end(corpus, out, tiny, dtype)
     assert 64 <= num_done < len(held)
     with pytest.raises(IndexDamagedError, match="unfinished build"):
         DenseRetriever(out)
@@ -251,13 +260,13 @@ def test_a_killed_build_goes_on_and_encodes_nothing_twice(dtype: str, tiny: str,
     assert not (out / "progress.json").exists()
 
 
-def interrupted(source: Any, out: Path, encoder: Encoder, after: int) -> None:
+def interrupted(source: Any, out: Path, encoder: Encoder, after: int, **options: Any) -> None:
     def stop(done: int, total: int | None) -> None:
         if total is not None and done >= after:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build_dense(source, out, encoder, batch_size=4, on_progress=stop)
+        build_dense(source, out, encoder, batch_size=4, on_progress=stop, **options)
 
 
 def test_rows_of_another_corpus_or_encoder_are_not_used_again(tiny: str, tmp_path: Path) -> None:

@@ -77,8 +77,7 @@ def test_folding_is_for_plain_lora_on_a_gpu_unless_asked_for() -> None:
     "changes",
     [
         {},
-        {"train.updates_per_step": 2, "train.passes_per_step": 2},
-        {"train.updates_per_step": 2, "rollout.temperature": 0.7},
+        {"train.updates_per_step": 2, "train.passes_per_step": 2, "rollout.temperature": 0.7},
     ],
 )
 def test_a_run_through_the_copy_has_the_curve_of_a_run_through_peft(tmp_path: Path, changes: dict[str, Any]) -> None:
