@@ -1,4 +1,5 @@
-"""The command line as a user meets it: real processes, real files, exit statuses, no tracebacks."""
+"""The command line as a user meets it: real processes, real files, exit statuses, no tracebacks. A command that is given
+again and again is given in this process, to the same `main`: a new one spends a second on its imports."""
 
 import io
 import json
@@ -8,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +41,29 @@ def run(
         text=True,
         timeout=400,
     )
+
+
+Here = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def here(monkeypatch, capsys) -> Here:
+    """As `run`, in this process. An exception that is not told comes out of `main`, and fails the test."""
+
+    def call(
+        *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        with monkeypatch.context() as patch:
+            patch.chdir(cwd or ".")
+            for name, value in {"COLUMNS": "120", **(env or {})}.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["parallelsearch", *arguments])
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as ended:
+                main()
+        return subprocess.CompletedProcess(arguments, ended.value.code, *capsys.readouterr())
+
+    return call
 
 
 def fails(result: subprocess.CompletedProcess[str], status: int, *words: str) -> None:
@@ -93,7 +118,7 @@ def test_ask_json_is_the_trajectory_object(monet):
     assert first["title"] == "Claude Monet"
 
 
-def test_score_and_view(monet):
+def test_score_and_view(monet, here):
     result = run("score", str(monet), "--reward", "gated", "--json")
     assert json.loads(result.stdout) == {
         "id": "m1",
@@ -103,42 +128,42 @@ def test_score_and_view(monet):
         "format": 0.08,
         "total": 1.4,
     }
-    assert "gated" in run("score", str(monet), "--reward", "gated").stdout
-    assert "right" in run("view", str(monet)).stdout
-    fails(run("view", str(monet), "--wrong"), 1, "none of the 1")
+    assert "gated" in here("score", str(monet), "--reward", "gated").stdout
+    assert "right" in here("view", str(monet)).stdout
+    fails(here("view", str(monet), "--wrong"), 1, "none of the 1")
 
 
-def test_index_and_ask_over_ones_own_corpus(tmp_path):
+def test_index_and_ask_over_ones_own_corpus(tmp_path, here):
     (tmp_path / "corpus.jsonl").write_text(Path(demo.corpus_path()).read_text())
     built = run("index", "corpus.jsonl", "--out", "my-index", cwd=tmp_path)
     assert built.returncode == 0, built.stderr
     assert "--search bm25:my-index" in built.stdout
-    asked = run("ask", MONET, "--search", "bm25:my-index", "--json", cwd=tmp_path)
+    asked = here("ask", MONET, "--search", "bm25:my-index", "--json", cwd=tmp_path)
     assert json.loads(asked.stdout)["answer"] == "Camille Pissarro"
-    fails(run("index", "corpus.jsonl", "--out", "my-index", cwd=tmp_path), 2, "my-index", "--overwrite")
-    weighed = run("index", "corpus.jsonl", "--out", "my-index", "--title-weight", "3", "--overwrite", cwd=tmp_path)
+    fails(here("index", "corpus.jsonl", "--out", "my-index", cwd=tmp_path), 2, "my-index", "--overwrite")
+    weighed = here("index", "corpus.jsonl", "--out", "my-index", "--title-weight", "3", "--overwrite", cwd=tmp_path)
     assert weighed.returncode == 0, weighed.stderr
     assert json.loads((tmp_path / "my-index" / "manifest.json").read_text())["settings"]["title_weight"] == 3
 
 
-def test_index_names_the_bad_line_unless_told_to_skip(tmp_path):
+def test_index_names_the_bad_line_unless_told_to_skip(tmp_path, here):
     (tmp_path / "c.jsonl").write_text('{"id": "1", "title": "T", "text": "x"}\n{"id": "2", "title": "T"}\n')
     fails(run("index", "c.jsonl", "--out", "i", cwd=tmp_path), 1, "line 2", "'text'")
     assert not (tmp_path / "i").exists()
-    skipped = run("index", "c.jsonl", "--out", "i", "--skip-bad", cwd=tmp_path)
+    skipped = here("index", "c.jsonl", "--out", "i", "--skip-bad", cwd=tmp_path)
     assert skipped.returncode == 0
     assert "1 record was skipped:\n" in skipped.stderr
     (tmp_path / "c.jsonl").write_text('{"id": "1", "title": "T", "text": "x"}\n' + "{oops\n" * 21)
-    skipped = run("index", "c.jsonl", "--out", "i", "--skip-bad", "--overwrite", cwd=tmp_path)
+    skipped = here("index", "c.jsonl", "--out", "i", "--skip-bad", "--overwrite", cwd=tmp_path)
     assert "21 records were skipped, the first 20 of them:\n" in skipped.stderr
 
 
-def test_index_says_what_of_a_folder_was_not_read(tmp_path):
+def test_index_says_what_of_a_folder_was_not_read(tmp_path, here):
     (tmp_path / "docs").mkdir()
     for name, text in {"a.md": "# A\nb", "b.md": "", "c.docx": "c", "d.DOCX": "d", "e": "e", ".hidden": "f"}.items():
         (tmp_path / "docs" / name).write_text(text)
     for more in ([], ["--overwrite"]):  # an index of the same folder is no file that was not read
-        built = run("index", "docs", "--out", "docs/index", *more, cwd=tmp_path)
+        built = here("index", "docs", "--out", "docs/index", *more, cwd=tmp_path)
         assert built.returncode == 0, built.stderr
         assert "1 record was skipped:\n  docs/b.md: is empty" in built.stderr
         assert "3 files of other kinds were not read: .docx 2, no ending 1\n" in built.stderr
@@ -181,24 +206,15 @@ def test_index_says_what_of_a_folder_was_not_read(tmp_path):
         (["data", "no-such-set"], 2, ["no-such-set"]),
     ],
 )
-def test_bad_input_gets_a_message_and_no_traceback(tmp_path, monkeypatch, capsys, arguments, status, words):
-    """In this process, which has the imports done; servers, and the tests around this one, in processes of their own."""
-    if arguments[0] == "serve":
-        fails(run(*arguments, cwd=tmp_path), status, *words)
-        return
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(sys, "argv", ["parallelsearch", *arguments])
-    with pytest.raises(SystemExit) as ended:  # an exception that is not told would come out of `main`
-        main()
-    said = capsys.readouterr()
-    fails(subprocess.CompletedProcess(arguments, ended.value.code, said.out, said.err), status, *words)
+def test_bad_input_gets_a_message_and_no_traceback(tmp_path, here, arguments, status, words):
+    given = run if arguments[0] == "serve" else here
+    fails(given(*arguments, cwd=tmp_path), status, *words)
 
 
 @pytest.mark.parametrize("command", ["ask", "split", "retrieve"])
-def test_a_question_is_taken_without_quotes_too(command):
+def test_a_question_is_taken_without_quotes_too(command, here):
     words = MONET.split()
-    result = run(command, *words, "--policy", "demo", "--json")
+    result = here(command, *words, "--policy", "demo", "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["question"] == " ".join(words)
 
@@ -255,8 +271,8 @@ def test_ctrl_c_while_a_module_is_imported(monkeypatch):
     assert (result.exit_code, result.stderr) == (130, "parallelsearch: stopped\n")
 
 
-def test_why_there_is_no_answer_is_told_once(tmp_path):
-    asked = run("ask", "What is love?", "--policy", "demo", cwd=tmp_path)
+def test_why_there_is_no_answer_is_told_once(tmp_path, here):
+    asked = here("ask", "What is love?", "--policy", "demo", cwd=tmp_path)
     fails(asked, 1, "demo policy is no model")
     assert "no answer\n" in asked.stdout
     assert (asked.stdout + asked.stderr).count("demo policy is no model") == 1
@@ -266,10 +282,10 @@ def test_why_there_is_no_answer_is_told_once(tmp_path):
     assert "no answer (the server is down)" in screen.file.getvalue()  # `view` tells it nowhere else
 
 
-def test_of_a_turn_without_tags_the_first_line_is_shown(tmp_path):
+def test_of_a_turn_without_tags_the_first_line_is_shown(tmp_path, here):
     written = "  \n\x1b[2JI think that it is " + "very " * 40 + "blue.\nAnd more of it."
     (tmp_path / "script.json").write_text(json.dumps({"Why?": [written, "<think> t </think><answer> 42 </answer>"]}))
-    asked = run("ask", "Why?", "--policy", "script:script.json", "--force-answer", cwd=tmp_path, env={"COLUMNS": "60"})
+    asked = here("ask", "Why?", "--policy", "script:script.json", "--force-answer", cwd=tmp_path, env={"COLUMNS": "60"})
     assert asked.returncode == 0, asked.stderr
     assert "problems: " in asked.stdout
     shown = [line for line in asked.stdout.splitlines() if "I think that it is very" in line]
@@ -280,13 +296,13 @@ def test_of_a_turn_without_tags_the_first_line_is_shown(tmp_path):
     assert "\x1b[2J" not in asked.stdout
 
 
-def test_score_refuses_a_record_without_kind_and_names_the_way_out(tmp_path, monet):
+def test_score_refuses_a_record_without_kind_and_names_the_way_out(tmp_path, monet, here):
     record = json.loads(monet.read_text())
     record["kind"] = None
     (tmp_path / "t.jsonl").write_text(json.dumps(record))
-    fails(run("score", "t.jsonl", cwd=tmp_path), 2, "label-free")
-    assert run("score", "t.jsonl", "--reward", "label-free", cwd=tmp_path).returncode == 0
-    fails(run("score", "t.jsonl", "--reward", "gate", cwd=tmp_path), 2, "Did you mean 'gated'")
+    fails(here("score", "t.jsonl", cwd=tmp_path), 2, "label-free")
+    assert here("score", "t.jsonl", "--reward", "label-free", cwd=tmp_path).returncode == 0
+    fails(here("score", "t.jsonl", "--reward", "gate", cwd=tmp_path), 2, "Did you mean 'gated'")
 
 
 def test_hostile_text_cannot_write_to_the_terminal(tmp_path, monet):
@@ -333,8 +349,8 @@ def test_version_and_help():
     assert "Example" in run("ask", "--help").stdout
 
 
-def test_help_lists_commands_in_the_order_a_person_meets_them():
-    text = run("--help", env={"COLUMNS": "80"}).stdout
+def test_help_lists_commands_in_the_order_a_person_meets_them(here):
+    text = here("--help", env={"COLUMNS": "80"}).stdout
     lines = text.splitlines()
     listed = lines[lines.index("Ask:") :]
     names = [line.split()[0] for line in listed if line.startswith("  ")]
@@ -346,17 +362,17 @@ def test_help_lists_commands_in_the_order_a_person_meets_them():
 
 
 @pytest.mark.parametrize("group", ["serve", "data"])
-def test_help_of_a_group_cuts_no_sentence(group):
-    assert "..." not in run(group, "--help", env={"COLUMNS": "80"}).stdout.partition("Commands:")[2]
+def test_help_of_a_group_cuts_no_sentence(group, here):
+    assert "..." not in here(group, "--help", env={"COLUMNS": "80"}).stdout.partition("Commands:")[2]
 
 
-def test_a_recipe_with_a_wrong_key_names_the_right_one(tmp_path):
+def test_a_recipe_with_a_wrong_key_names_the_right_one(tmp_path, here):
     recipe = (Path(__file__).parents[2] / "recipes" / "cpu-smoke.toml").read_text()
     (tmp_path / "r.toml").write_text(recipe.replace("questions_per_step", "question_per_step"))
-    fails(run("train", "r.toml", cwd=tmp_path), 2, "question_per_step", "questions_per_step")
+    fails(here("train", "r.toml", cwd=tmp_path), 2, "question_per_step", "questions_per_step")
 
 
-def test_eval_compare_and_report(tmp_path):
+def test_eval_compare_and_report(tmp_path, here):
     for name in ("one", "two"):
         result = run("eval", "--data", "demo", "--limit", "30", "--out", name, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
@@ -367,13 +383,13 @@ def test_eval_compare_and_report(tmp_path):
     assert (subset["n"], subset["em"]) == (30, 1.0)
     assert summary["manifest"]
     assert (tmp_path / "one" / "report.html").is_file()
-    compared = run("compare", "one", "two", "--json", cwd=tmp_path)
+    compared = here("compare", "one", "two", "--json", cwd=tmp_path)
     assert json.loads(compared.stdout)["num_shared"] == 30
-    groups = run("compare", "one", "--", "two", "--json", cwd=tmp_path)
+    groups = here("compare", "one", "--", "two", "--json", cwd=tmp_path)
     assert json.loads(groups.stdout)["groups"] == {"one": ["one"], "two": ["two"]}
-    seeds = run("compare", "one", "--", "two", cwd=tmp_path, env={"COLUMNS": "80"})
+    seeds = here("compare", "one", "--", "two", cwd=tmp_path, env={"COLUMNS": "80"})
     assert "one seed" in seeds.stderr
-    pairs = run("compare", "one", "two", cwd=tmp_path, env={"COLUMNS": "80"})
+    pairs = here("compare", "one", "two", cwd=tmp_path, env={"COLUMNS": "80"})
     for shown, whole in (
         (seeds.stdout, ["difference of: two - one", "1.000 (1: 1.000 to 1.000)"]),
         (pairs.stdout, ["1.000 [1.000, 1.000]"]),
@@ -382,9 +398,9 @@ def test_eval_compare_and_report(tmp_path):
         assert "…" not in shown
         assert all(cell in shown for cell in [*whole, "demo", "+0.0000", "[+0.0000, +0.0000]"])
     assert all(title in pairs.stdout for title in ("calls", "searches", "sub-queries", "decomposition", "failures"))
-    other = run("eval", "--data", "demo", "--limit", "30", "--k", "1", "--out", "three", cwd=tmp_path)
+    other = here("eval", "--data", "demo", "--limit", "30", "--k", "1", "--out", "three", cwd=tmp_path)
     assert other.returncode == 0, other.stderr
-    fails(run("compare", "one", "three", cwd=tmp_path), 2, "k")
+    fails(here("compare", "one", "three", cwd=tmp_path), 2, "k")
 
 
 def test_a_port_in_use_is_said(tmp_path):
@@ -398,18 +414,18 @@ def test_a_port_in_use_is_said(tmp_path):
         fails(run("serve", "agent", "--port", port, cwd=tmp_path), 2, port)
 
 
-def test_the_demo_can_be_asked_one_thing_at_a_time():
-    record = json.loads(run("ask", MONET, "--dialect", "sequential", "--json").stdout)
+def test_the_demo_can_be_asked_one_thing_at_a_time(here):
+    record = json.loads(here("ask", MONET, "--dialect", "sequential", "--json").stdout)
     assert (record["num_llm_calls"], record["num_searches"], record["num_subqueries"]) == (3, 2, 2)
 
 
-def test_no_answer_has_an_exit_status_of_its_own(tmp_path):
+def test_no_answer_has_an_exit_status_of_its_own(tmp_path, here):
     script = {"What is the answer?": ["<think> I wonder </think>"] * 6}
     (tmp_path / "script.json").write_text(json.dumps(script))
     for json_or_not in ([], ["--json"]):
         result = run("ask", "What is the answer?", "--policy", "script:script.json", *json_or_not, cwd=tmp_path)
         assert result.returncode == 3, result.stderr
-    assert run("ask", "Who is older, Claude Monet or Camille Pissarro?", cwd=tmp_path).returncode == 0
+    assert here("ask", "Who is older, Claude Monet or Camille Pissarro?", cwd=tmp_path).returncode == 0
 
 
 def test_a_terminal_shows_what_the_model_writes_while_it_writes():
