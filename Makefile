@@ -8,6 +8,8 @@ WORKERS ?= 3
 # In the order of tests/conftest.py, which has slow files first; xdist would begin with those of many tests.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 VENV_VERL ?= .venv-verl
+# Where Python is told to keep no bytecode, every process that a test starts would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 
 .PHONY: demo demo-light test test-small test-again test-verl test-verl-again test-transformers fuzz lint types check audit soak bench dist clean help
