@@ -49,7 +49,7 @@ def _of(dataset: str, kind: str) -> Holds:
     return lambda line: (line.set, line.dataset, line.kind) == (DEV, dataset, kind)
 
 
-def _in(name: str, *kinds: str) -> Holds:
+def in_set(name: str, *kinds: str) -> Holds:
     return lambda line: line.set == name and (not kinds or line.kind in kinds)
 
 
@@ -60,10 +60,10 @@ def _wide(*widths: int) -> Holds:
 SUBSETS: dict[str, Holds] = {
     "HotpotQA-par": _of("hotpotqa", "parallel"),
     "2Wiki-par": _of("2wikimultihopqa", "parallel"),
-    "comparisons, pooled": _in(DEV, "parallel"),
-    "2Wiki-mixed": _in(DEV, "mixed"),
-    "mixed-balanced": _in(BALANCED),
-    "chains": _in(DEV, "sequential"),
+    "comparisons, pooled": in_set(DEV, "parallel"),
+    "2Wiki-mixed": in_set(DEV, "mixed"),
+    "mixed-balanced": in_set(BALANCED),
+    "chains": in_set(DEV, "sequential"),
 }
 ARM_SUBSETS: dict[str, Holds] = {
     **{name: holds for name, holds in SUBSETS.items() if name not in ("mixed-balanced", "chains")},
@@ -75,21 +75,21 @@ WIDE_SUBSETS: dict[str, Holds] = {
     **{f"{width} parts": _wide(width) for width in WIDTHS},
     "5 parts and more": _wide(*range(MANY_PARTS, 9)),
     "2 to 8 parts": _wide(*WIDTHS),
-    "mixed, 3 to 6 parts": _in(WIDE, "mixed"),
+    "mixed, 3 to 6 parts": in_set(WIDE, "mixed"),
 }
 OTHER_SUBSETS: dict[str, Holds] = {
-    "dependency, parallel": _in("dependency", "parallel"),
-    "dependency, chains": _in("dependency", "sequential"),
-    "dependency, single": _in("dependency", "single"),
-    "dependency, mixed": _in("dependency", "mixed"),
+    "dependency, parallel": in_set("dependency", "parallel"),
+    "dependency, chains": in_set("dependency", "sequential"),
+    "dependency, single": in_set("dependency", "single"),
+    "dependency, mixed": in_set("dependency", "mixed"),
     "dependency, look parallel and are not": lambda one: one.set == "dependency" and one.trap == "looks_parallel",
     "dependency, look like chains and are not": lambda one: one.set == "dependency" and one.trap == "looks_sequential",
-    "traps": _in("traps"),
-    "wordings never trained, 2 to 8 parts": _in(_REWORDED, "parallel"),
-    "wordings never trained, mixed": _in(_REWORDED, "mixed"),
+    "traps": in_set("traps"),
+    "wordings never trained, 2 to 8 parts": in_set(_REWORDED, "parallel"),
+    "wordings never trained, mixed": in_set(_REWORDED, "mixed"),
     "demo, parallel": lambda line: line.set in ("demo", "demo-par") and line.kind == "parallel",
-    "demo, chains": _in("demo", "sequential"),
-    "demo, single": _in("demo", "single"),
+    "demo, chains": in_set("demo", "sequential"),
+    "demo, single": in_set("demo", "single"),
     "FanOutQA": lambda line: line.set.startswith("fanoutqa"),
     "FRAMES": lambda line: line.set.startswith("frames"),
 }
@@ -599,7 +599,7 @@ def letters_table(kept: Kept) -> str:
     for kind in ("single", "sequential", "parallel"):
         for arm in policies(kept):
             written, small = paired(
-                lines_of(kept, arm, _in("demo", kind)), _renamed(lines_of(kept, arm, _in("demo-small", kind)))
+                lines_of(kept, arm, in_set("demo", kind)), _renamed(lines_of(kept, arm, in_set("demo-small", kind)))
             )
             if not written or not small:
                 continue
@@ -839,7 +839,7 @@ _NEWER_ROWS: dict[str, tuple[Holds, str, str]] = {
     "2 to 4 parts, made from pages: parts covered": (_wide(2, 3, 4), "parts_covered", _FIRST_ROUNDS),
     "5 to 8 parts: parts covered": (_wide(5, 6, 7, 8), "parts_covered", _FIRST_ROUNDS),
     "2 to 8 parts in wordings never trained: parts covered": (
-        _in(_REWORDED, "parallel"),
+        in_set(_REWORDED, "parallel"),
         "parts_covered",
         _FIRST_ROUNDS,
     ),
@@ -857,7 +857,7 @@ def newer_table(kept: Kept) -> str:
         (before,), (after,) = metrics(old, metric), metrics(new, metric)
         each = ", ".join(bare(metrics([seed], metric)[0]) for seed in new)
         lines.append([name, str(len(new[0])), with_interval(before), each, with_interval(after)])
-    arms = [lines_of(kept, arm, _in(_REWORDED, "parallel"), None) for arm in (_WHOLE_FIRST, _FIRST_ROUNDS, _NEWER)]
+    arms = [lines_of(kept, arm, in_set(_REWORDED, "parallel"), None) for arm in (_WHOLE_FIRST, _FIRST_ROUNDS, _NEWER)]
     if all(arms):
         found = [[mean_of(seed) for seed in all_gold(_placed(arm), _by_parts, 1)] for arm in arms]
         whole, before, after = (measured(ratios) for ratios in found)

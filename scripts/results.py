@@ -4,9 +4,10 @@
     python scripts/results.py --check                     # exit 1 if a table is not what the rows say
     python scripts/results.py keep NAME RUN... --search A # keep a policy's rows: verdicts, calls, gold, parts, places
     python scripts/results.py keep-whole --search A       # the same for the arms that need no model
-    python scripts/results.py plot                        # docs/images/wide.png
+    python scripts/results.py plot                        # docs/images/wide.png and undecided-steps.png
 
-`kept_rows.py` has what a row is, `result_tables.py` the tables. A policy of several seeds has a file for each: NAME.SEED.
+`kept_rows.py` has what a row is, `result_tables.py` and `reward_tables.py` the tables. A policy of several seeds has a file
+for each: NAME.SEED.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import result_tables
+import reward_tables
 from kept_rows import ROWS, Kept, keep, keep_whole, read_all
 from marked import filled, write
-from result_tables import SHIPPED, TABLES, wide_figures
+from result_tables import SHIPPED, wide_figures
+from reward_tables import steps_figures
 
 from parallelsearch.errors import ParallelSearchError, UsageError
 from parallelsearch.evaluation.plots import save_grid
 
-PAGE, PLOT = ROWS.parent / "results.md", ROWS.parent / "images" / "wide.png"
+PAGE, IMAGES = ROWS.parent / "results.md", ROWS.parent / "images"
+TABLES = {**result_tables.TABLES, **reward_tables.TABLES}
 ROOT = ROWS.parents[1]
 HISTORY = PAGE.with_name("results-history.md")
 PAGES = (PAGE, HISTORY, ROOT / "README.md", ROOT / "src" / "parallelsearch" / "adapters" / SHIPPED / "README.md")
@@ -37,11 +42,12 @@ def page_with_tables(text: str, kept: Kept | None = None) -> str:
     return filled(text, "rows", lambda name: TABLES[name](rows))
 
 
-def write_plot(path: Path, kept: Kept | None = None) -> None:
-    figures = wide_figures(read_all() if kept is None else kept)
-    if all(one.is_empty for one in figures):
+def write_plots(folder: Path, kept: Kept | None = None) -> None:
+    wide = wide_figures(read_all() if kept is None else kept)
+    if all(one.is_empty for one in wide):
         raise UsageError("no run on the wide set is kept yet: there is nothing to draw")
-    save_grid(figures, path, num_columns=len(figures))
+    for name, figures in (("wide.png", wide), ("undecided-steps.png", steps_figures())):
+        save_grid(figures, folder / name, num_columns=len(figures))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept.add_argument("--add", action="store_true", help="leave the sets that the file has and these runs have not")
     kept.add_argument("--rows", type=Path, help="the folder to write to, if not docs/results")
     commands.add_parser("keep-whole", help="keep the arms without a model").add_argument("--search", required=True)
-    commands.add_parser("plot", help="draw docs/images/wide.png").add_argument("--out", type=Path, default=PLOT)
+    commands.add_parser("plot", help="draw the plots of docs/images").add_argument("--out", type=Path, default=IMAGES)
     options = parser.parse_args(arguments)
     try:
         return _run(options)
@@ -72,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
     elif options.command == "keep-whole":
         _say(asyncio.run(keep_whole(options.search)))
     elif options.command == "plot":
-        write_plot(options.out)
+        write_plots(options.out)
     else:
         rows = read_all()
         return write(PAGES, lambda text: page_with_tables(text, rows), only_checks=options.check)

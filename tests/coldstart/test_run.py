@@ -83,6 +83,7 @@ def test_a_run_writes_data_that_never_touches_validation_or_dev(
     assert len(splits) >= 2
     for one, both_ways, twin in zip(undecided, parallel, sequential, strict=False):
         assert one.prompt_ids() == both_ways.prompt_ids()
+        assert one.dialect == both_ways.dialect  # whose prompt it is; SFT notes it beside the adapter
         if one.kind == "parallel" and not one.is_split:
             assert one.response_ids() == twin.response_ids()
             assert one.prompt_ids() != twin.prompt_ids()

@@ -10,6 +10,7 @@ import kept_rows
 import pytest
 import result_tables as tables
 import results
+import reward_tables
 from hypothesis import given
 from hypothesis import strategies as st
 from kept_rows import BALANCED, DEV, WIDE, Kept, Line, as_kept, read_all, read_records
@@ -35,7 +36,7 @@ def test_the_tables_are_what_the_rows_say() -> None:
         assert names, page
         found.update(names)
         assert results.page_with_tables(text, kept) == text, "type: python scripts/results.py"
-    assert found == set(tables.TABLES)
+    assert found == set(results.TABLES)
 
 
 def test_the_tables_of_engines_are_what_their_file_says() -> None:
@@ -326,9 +327,9 @@ def test_wide_questions_by_what_is_wanted_of_the_parts() -> None:
     assert "which is last" not in tables.forms_table(as_kept(files))
 
 
-def test_the_plot_needs_rows_and_is_drawn(tmp_path) -> None:
+def test_the_plots_need_rows_and_are_drawn(tmp_path) -> None:
     with pytest.raises(UsageError, match="nothing to draw"):
-        results.write_plot(tmp_path / "wide.png", as_kept({"parallel-3": made(3, DEV)}))
+        results.write_plots(tmp_path, as_kept({"parallel-3": made(3, DEV)}))
     files = {"parallel-3": made(), "sequential-2": [*made(num_llm_calls=3), *made(num_llm_calls=3, turns=8)]}
     calls = tables.wide_figures(as_kept(files))[0]
     assert {one.name: one.points for one in calls.series} == {
@@ -336,8 +337,40 @@ def test_the_plot_needs_rows_and_is_drawn(tmp_path) -> None:
         "parallel-3": ((2.0, 2.0),),
         "sequential-2, 8 rounds": ((2.0, 3.0),),
     }
-    results.write_plot(tmp_path / "wide.png", as_kept(files))
-    assert (tmp_path / "wide.png").read_bytes().startswith(b"\x89PNG")
+    results.write_plots(tmp_path, as_kept(files))
+    for name in ("wide.png", "undecided-steps.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_rewards_are_judged_by_what_was_split_and_what_was_left_whole() -> None:
+    def asked(splits: int, wrongly: int):
+        """Four parallel questions of which so many are split, and eight chains of which so many are, wrongly."""
+        whole = {"kind": "sequential", "should_split": False}
+        return [
+            *(record(f"p{n}", "dependency", is_split=n < splits, has_first_parts=n < splits) for n in range(4)),
+            *(record(f"s{n}", "dependency", **whole, is_split=n < wrongly) for n in range(8)),
+            *made(4, "questions_with_gold-par", is_split=(True, False)),
+        ]
+
+    files = {f"tried/undecided-start.s{seed}": asked(1, 0) for seed in (1, 2)}
+    files |= {f"tried/undecided-gated.s{seed}": asked(4, 2) for seed in (1, 2)}
+    table = reward_tables.rewards_table(as_kept(files))
+    before, after = row_of_table(table, "before RL"), row_of_table(table, "`gated`")
+    assert (before[1], before[3], before[4], before[5].split()[0]) == (".500", ".250", "1.000", ".625")
+    assert (after[3], after[4], after[5].split()[0], after[6].split()[0]) == ("1.000", ".750", ".875", "+.250")
+    assert "`paper`" not in table
+    assert reward_tables.rewards_table(as_kept({})) == tables.NOTHING
+
+
+def test_steps_are_drawn_as_means_of_seeds_and_of_steps_around(tmp_path) -> None:
+    path = tmp_path / "steps.json"
+    path.write_text(
+        '{"gated": {"s1": {"parallel": [0, 0, 0, 0, 1, 1], "sequential": [null, 0.5]},'
+        ' "s2": {"parallel": [1, 1, 1, 1, 1, null], "sequential": [null, null]}}}'
+    )
+    parallel, chains = reward_tables.steps_figures(path)
+    assert parallel.series[0].points == ((3.0, 0.6), (8.0, 1.0))
+    assert chains.series[0].points == ((3.0, 0.5),)
 
 
 def test_letters_by_kind_on_the_questions_that_were_asked_both_ways() -> None:

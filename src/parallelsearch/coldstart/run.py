@@ -237,7 +237,7 @@ def undecided(parallel: Sequence[Trajectory], sequential: Sequence[Trajectory]) 
     for one, twin in zip(parallel, sequential, strict=True):
         num_split += one.is_split
         if one.is_split and num_split % 2 == 0:
-            one = replace(twin, segments=[one.segments[0], *twin.segments[1:]])
+            one = replace(twin, segments=[one.segments[0], *twin.segments[1:]], dialect=one.dialect)
         result.append(one)
     return result
 
