@@ -207,7 +207,7 @@ def test_the_times_of_a_step_add_up(tmp_path: Path) -> None:
     assert sum(record.get("time/decode_s", 0.0) for record in records) > 0
 
 
-def test_the_collector_is_put_back_as_it_was() -> None:
+def test_the_collector_is_put_back_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gc.isenabled()
     with without_garbage_collection():
         assert not gc.isenabled()
@@ -215,9 +215,11 @@ def test_the_collector_is_put_back_as_it_was() -> None:
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
+    monkeypatch.undo()  # the real `unfreeze`, see conftest.py
     with long_lived():
         assert gc.get_freeze_count() > 0
     assert gc.get_freeze_count() == 0
+    gc.freeze()  # as the tests' own start has it
 
 
 def test_a_slow_first_step_does_not_end_a_run_early() -> None:
