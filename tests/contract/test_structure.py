@@ -1,13 +1,22 @@
 """Promises about the whole: who may import whom, where the tags are spelt, in which files a framework is a guest."""
 
 import ast
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from architecture import MODULES, SRC, imports_of, level_of, part_of
+import architecture
+from architecture import MODULES, SRC, level_of, part_of
 
 import parallelsearch
 from parallelsearch import grammar
+
+imports_of = cache(architecture.imports_of)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def test_modules_import_only_upwards():
@@ -60,9 +69,7 @@ def test_the_version_is_said_once():
 
 
 def test_every_module_says_its_job():
-    short = [
-        module for path, module in MODULES.items() if len(ast.get_docstring(ast.parse(path.read_text())) or "") < 40
-    ]
+    short = [module for path, module in MODULES.items() if len(ast.get_docstring(tree_of(path)) or "") < 40]
     assert not short
 
 
@@ -70,7 +77,7 @@ def test_no_print_in_the_library():
     calls = [
         module
         for path, module in MODULES.items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert not calls
@@ -111,7 +118,7 @@ GUESTS = {
 
 def guests_of(path: Path) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -145,7 +152,7 @@ def test_only_files_replaces_a_file_that_may_be_read():
         f"{path.relative_to(SRC)}: {name}"
         for path in MODULES
         if path.name != "files.py"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and (name := f"{node.value.id}.{node.attr}")
