@@ -1,4 +1,4 @@
-"""The published tables, from rows that anybody can check: docs/results/*.jsonl.zst to docs/results.md and the README.
+"""The published tables, from rows that anybody can check: docs/results/*.jsonl.zst to docs/results.md and other pages.
 
     python scripts/results.py                             # write the tables between their marks anew
     python scripts/results.py --check                     # exit 1 if a table is not what the rows say
@@ -32,7 +32,8 @@ PAGE, IMAGES = ROWS.parent / "results.md", ROWS.parent / "images"
 TABLES = {**result_tables.TABLES, **reward_tables.TABLES}
 ROOT = ROWS.parents[1]
 HISTORY = PAGE.with_name("results-history.md")
-PAGES = (PAGE, HISTORY, ROOT / "README.md", ROOT / "src" / "parallelsearch" / "adapters" / SHIPPED / "README.md")
+CARD = ROOT / "src" / "parallelsearch" / "adapters" / SHIPPED / "README.md"
+PAGES = (PAGE, HISTORY, PAGE.with_name("rewards.md"), ROOT / "README.md", CARD)
 """Where tables stand between marks."""
 
 

@@ -77,10 +77,12 @@ def rewards_table(kept: Kept) -> str:
         both = measured([_balanced(seed) for seed in decided])
         gain = "" if arm == START else lead(_difference(start, decided))
         found = [with_interval(both), gain, bare(covered), bare(calls, 2), bare(gold), with_interval(em)]
-        lines.append([name, bare(split), bare(chain_split), *rightly, *found, bare(wide_em), bare(chain_em)])
+        lines.append(
+            [name, str(len(decided)), bare(split), bare(chain_split), *rightly, *found, bare(wide_em), bare(chain_em)]
+        )
     head = (
-        "reward", "comparisons split", "chains split", "decided rightly: parallel", "chains and single facts", "balanced",
-        "minus before RL", "parts covered, wide", "calls, comparisons", "all gold", "EM, comparisons", "EM, wide",
+        "reward", "seeds", "comparisons split", "chains split", "decided rightly: parallel", "chains and single facts",
+        "balanced", "minus before RL", "parts covered, wide", "calls, comparisons", "all gold", "EM, comparisons", "EM, wide",
         "EM, chains",
     )  # fmt: skip
     return markdown(head, lines) if lines else NOTHING

@@ -47,6 +47,8 @@ STAGES: tuple[Stage, ...] = ("sft", "grpo", "eval", "keep")
 Name = Annotated[str, Field(pattern=r"^[\w-]+$")]  # part of file names, where a dot parts policy and seed
 GRACE_S = 10.0
 """So long before the end of --stop-after what still runs is ended."""
+KEEPING_S = 30.0
+"""Until so long before that end rows are kept, which takes seconds: what was evaluated must not be lost for want of it."""
 SILENCE_S = 5.0
 """A runner that was not heard of for so long was killed."""
 ALONE = "sft-"
@@ -96,7 +98,8 @@ class Plan(Settings):
     at_once: dict[Stage | Literal["all"], Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     """How many processes of a stage run at a time (1 unless set), and how many of all."""
     spare_s: float = Field(default=45.0, ge=0)
-    """With --stop-after: so long before the end training is told to save itself and stop, and from then on nothing begins."""
+    """With --stop-after: so long before the end training is told to save itself and stop, and from then on nothing begins but
+    the keeping of rows."""
     environment: dict[str, str] = Field(default_factory=dict)
     """For every job, where the caller's own environment does not say otherwise."""
 
@@ -266,10 +269,9 @@ class Runner:
             if self.is_asked_to_stop or self.left_s <= GRACE_S:
                 self._stop()
                 break
-            if self.left_s > self.plan.spare_s:
-                for job in self.jobs:
-                    if self._may_begin(job):
-                        self._begin(job)
+            for job in self.jobs:
+                if self._may_begin(job):
+                    self._begin(job)
             if not self.running:
                 break
             time.sleep(0.2)
@@ -282,6 +284,8 @@ class Runner:
         self.is_asked_to_stop = True
 
     def _may_begin(self, job: Job) -> bool:
+        if self.left_s <= (KEEPING_S if job.stage == "keep" else self.plan.spare_s):
+            return False
         at_once = self.plan.at_once
         beside = sum(other.stage == job.stage for other, _, _ in self.running.values())
         if beside >= at_once.get(job.stage, 1) or len(self.running) >= at_once.get("all", len(self.jobs)):

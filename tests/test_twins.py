@@ -193,6 +193,22 @@ def test_the_service_that_shares_a_gpu_is_ended_by_who_began_it(place: Path, mon
         assert not (place / "asked").exists()
 
 
+def test_near_the_end_rows_are_kept_and_nothing_else_begins(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a lent machine an evaluation ended 50 seconds before it was given back, and its rows went with it."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # a runner's own, which is a process of its own otherwise
+    (place / "out" / "logs").mkdir(parents=True)
+    touched = [place / name for name in ("rows", "report")]
+    touch = [(sys.executable, "-c", f"open({str(path)!r}, 'w')") for path in touched]
+    jobs = [twins.Job("keep/a", "keep", touch[0], touched[0]), twins.Job("eval/b", "eval", touch[1], touched[1])]
+    plan = twins.load_plan(place / "recipes" / "plan.toml")
+    left_s = (plan.spare_s + twins.KEEPING_S) / 2
+    assert twins.Runner(jobs, plan, place / "out", left_s).run() == 3
+    assert [path.exists() for path in touched] == [True, False]
+    touched[0].unlink()
+    assert twins.Runner(jobs, plan, place / "out", twins.KEEPING_S).run() == 3
+    assert not touched[0].exists()
+
+
 # ---- a whole one -----------------------------------------------------------------------------------------------------
 
 

@@ -356,8 +356,9 @@ def test_rewards_are_judged_by_what_was_split_and_what_was_left_whole() -> None:
     files |= {f"tried/undecided-gated.s{seed}": asked(4, 2) for seed in (1, 2)}
     table = reward_tables.rewards_table(as_kept(files))
     before, after = row_of_table(table, "before RL"), row_of_table(table, "`gated`")
-    assert (before[1], before[3], before[4], before[5].split()[0]) == (".500", ".250", "1.000", ".625")
-    assert (after[3], after[4], after[5].split()[0], after[6].split()[0]) == ("1.000", ".750", ".875", "+.250")
+    assert before[1:3] == ["2", ".500"]
+    assert (before[4], before[5], before[6].split()[0]) == (".250", "1.000", ".625")
+    assert (after[4], after[5], after[6].split()[0], after[7].split()[0]) == ("1.000", ".750", ".875", "+.250")
     assert "`paper`" not in table
     assert reward_tables.rewards_table(as_kept({})) == tables.NOTHING
 
