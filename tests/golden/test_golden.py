@@ -1,5 +1,5 @@
 """The golden record: token ids, masks, texts, queries and rewards as they were, to the letter; log-probabilities, losses and
-averages to 1e-5. A change that is meant to change one of them writes the record anew and says why (`recording.py`)."""
+averages to 1e-4. A change that is meant to change one of them writes the record anew and says why (`recording.py`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import recording
 
-TOLERANCE = 1e-5
+TOLERANCE = 1e-4
+"""Other processors add in another order: thirty layers come to 1.1e-5 between two of them."""
 
 
 def differences(path: str, stored: Any, made: Any) -> list[str]:

@@ -207,7 +207,7 @@ def test_the_times_of_a_step_add_up(tmp_path: Path) -> None:
     assert sum(record.get("time/decode_s", 0.0) for record in records) > 0
 
 
-def test_the_collector_is_put_back_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_collector_is_put_back_as_it_was() -> None:
     assert gc.isenabled()
     with without_garbage_collection():
         assert not gc.isenabled()
@@ -215,11 +215,15 @@ def test_the_collector_is_put_back_as_it_was(monkeypatch: pytest.MonkeyPatch) ->
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
-    monkeypatch.undo()  # the real `unfreeze`, see conftest.py
+    gc.unfreeze()
     with long_lived():
         assert gc.get_freeze_count() > 0
     assert gc.get_freeze_count() == 0
     gc.freeze()  # as the tests' own start has it
+    frozen = gc.get_freeze_count()
+    with long_lived():
+        pass
+    assert gc.get_freeze_count() == frozen, "what the caller froze stays so"
 
 
 def test_a_slow_first_step_does_not_end_a_run_early() -> None:

@@ -83,7 +83,11 @@ PARTS_OF_STEP = ("time/rollout_s", "time/score_s", "time/train_s")
 
 @contextmanager
 def long_lived() -> Iterator[None]:
-    """Whatever exists now, modules, model and questions, is not searched for garbage again and again."""
+    """Whatever exists now, modules, model and questions, is not searched for garbage again and again. Who has frozen objects
+    before keeps them so: there is no way to thaw one's own alone."""
+    if gc.get_freeze_count():
+        yield
+        return
     gc.collect()
     gc.freeze()
     try:
