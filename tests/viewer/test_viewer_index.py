@@ -66,14 +66,15 @@ def test_the_runs_own_rows_are_used_only_while_they_are_up_to_date(run, tmp_path
     folder.mkdir()
     for file in run.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
-    lines = (folder / "rows.jsonl").read_text().splitlines()
-    first = json.loads(lines[0]) | {"error_class": "undetermined", "em": False}
-    (folder / "rows.jsonl").write_text("\n".join([json.dumps(first), *lines[1:]]))
-    changed = {row["id"]: row for row in rows_of(read(folder))}[first["id"]]
+    written = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    wrong = next(row for row in written if not row["em"])  # rows are in the order in which their questions ended
+    wrong["error_class"] = "undetermined"
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, written)))
+    changed = {row["id"]: row for row in rows_of(read(folder))}[wrong["id"]]
     assert changed["error_class"] == "undetermined"
     with (folder / "trajectories.jsonl").open("a") as file:
         file.write(Trajectory("one more?").to_json() + "\n")
-    row = {row["id"]: row for row in rows_of(read(folder))}[first["id"]]
+    row = {row["id"]: row for row in rows_of(read(folder))}[wrong["id"]]
     assert row["error_class"] != "undetermined"
 
 
