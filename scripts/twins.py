@@ -67,6 +67,8 @@ class Start(Settings):
     after: str | None = None
     """The start whose adapter this one goes on from; without it SFT begins with the base."""
     sft: str = ""
+    grpo: str = ""
+    """Changes to the GRPO recipe of every arm that begins with it."""
     evals: list[str] = Field(default_factory=list)
     """None for a start that only others go on from."""
     eval: str = ""
@@ -74,7 +76,7 @@ class Start(Settings):
 
 
 class Arm(Settings):
-    """A start, and the changes to the GRPO recipe."""
+    """A start, and the changes to the GRPO recipe besides those of the start."""
 
     start: str
     grpo: str = ""
@@ -198,7 +200,8 @@ def jobs_of(plan: Plan, folder: Path, out: Path, arms: Sequence[str], seeds: Seq
             arm = plan.arms.get(name)
             base = begun(name.removeprefix(ALONE) if arm is None else arm.start, seed)
             if arm is not None:
-                changes = (*shlex.split(arm.grpo), f"train.seed={seed}", f"model.adapter={base.target}")
+                said = shlex.split(f"{plan.starts[arm.start].grpo} {arm.grpo}")
+                changes = (*said, f"train.seed={seed}", f"model.adapter={base.target}")
                 trained = training("grpo", f"rl-{name}.s{seed}", plan.grpo, changes, (base,))
                 evaluated(f"rl-{name}.s{seed}", plan.starts[arm.start], trained)
     return jobs

@@ -129,6 +129,8 @@ def test_the_shipped_plan_says_every_command(
     assert {"rollout.dialect=sequential", "rollout.max_turns=9", "reward.decomposition=0", "train.seed=3"} <= {
         *one.split()
     }
+    (one,) = [line for line in trained if "rl-undecided-gated.s3" in line]
+    assert {"train.steps=40", "train.eval_every=0", "reward.preset=gated"} <= {*one.split()}, "of the start and its own"
     evaluated = [line for line in lines if "+nowhere/adapters/rl-sequential.s3 " in line]
     assert len(evaluated) == 4
     assert all(" --retry-failures " in line for line in evaluated)
