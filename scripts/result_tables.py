@@ -162,14 +162,13 @@ def difference(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> Me
 
 def metrics(seeds: Seeds, *names: str) -> list[Measured | None]:
     found = [ratios_of([line.row for line in seed]) for seed in seeds]
-    return [_bounded(name, measured([one[name] for one in found])) for name in names]
+    shown = {name: measured([one[name] for one in found]) for name in names}
+    return [one if name in ("num_llm_calls", "reading") else bounded(one) for name, one in shown.items()]
 
 
-def _bounded(name: str, found: Measured | None) -> Measured | None:
+def bounded(found: Measured | None) -> Measured | None:
     """A share lies between 0 and 1, however wide the interval of two seeds is."""
-    if found is None or name in ("num_llm_calls", "reading"):
-        return found
-    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
+    return found and replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
 
 
 def em_difference(a: Seeds, b: Seeds) -> Measured | None:
@@ -603,7 +602,7 @@ def letters_table(kept: Kept) -> str:
             )
             if not written or not small:
                 continue
-            once = [bare(_searched_once(seeds)) for seeds in (written, small)]
+            once = [bare(measured(once_ratios(seeds))) for seeds in (written, small)]
             right = [with_interval(metrics(seeds, "em")[0]) for seeds in (written, small)]
             lines.append([kind, str(len(written[0])), arm, *once, *right])
     if not lines:
@@ -616,9 +615,9 @@ def _renamed(seeds: Seeds) -> list[list[Line]]:
     return [[Line({**line.record, "id": line.id.removesuffix(SMALL)}) for line in seed] for seed in seeds]
 
 
-def _searched_once(seeds: Seeds) -> Measured | None:
+def once_ratios(seeds: Seeds) -> list[Ratio]:
     """How often a question is taken for a single fact: one query, and an answer."""
-    return measured([mean_of([float(one.row.num_subqueries == 1) for one in seed]) for seed in seeds])
+    return [mean_of([float(one.row.num_subqueries == 1) for one in seed]) for seed in seeds]
 
 
 # ---- goals -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@
     python scripts/results.py keep-whole --search A       # the same for the arms that need no model
     python scripts/results.py plot                        # docs/images/wide.png and undecided-steps.png
 
-`kept_rows.py` has what a row is, `result_tables.py` and `reward_tables.py` the tables. A policy of several seeds has a file
+`kept_rows.py` has what a row is, the files ending in `_tables.py` have the tables. A policy of several seeds has a file
 for each: NAME.SEED.
 """
 
@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import base_tables
 import result_tables
 import reward_tables
 from kept_rows import ROWS, Kept, keep, keep_whole, read_all
@@ -29,11 +30,11 @@ from parallelsearch.errors import ParallelSearchError, UsageError
 from parallelsearch.evaluation.plots import save_grid
 
 PAGE, IMAGES = ROWS.parent / "results.md", ROWS.parent / "images"
-TABLES = {**result_tables.TABLES, **reward_tables.TABLES}
+TABLES = {**result_tables.TABLES, **reward_tables.TABLES, **base_tables.TABLES}
 ROOT = ROWS.parents[1]
 HISTORY = PAGE.with_name("results-history.md")
 CARD = ROOT / "src" / "parallelsearch" / "adapters" / SHIPPED / "README.md"
-PAGES = (PAGE, HISTORY, PAGE.with_name("rewards.md"), ROOT / "README.md", CARD)
+PAGES = (PAGE, HISTORY, *map(PAGE.with_name, ("larger-base.md", "rewards.md")), ROOT / "README.md", CARD)
 """Where tables stand between marks."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import base_tables
 import engine_runs
 import kept_rows
 import pytest
@@ -361,6 +362,35 @@ def test_rewards_are_judged_by_what_was_split_and_what_was_left_whole() -> None:
     assert (after[4], after[5], after[6].split()[0], after[7].split()[0]) == ("1.000", ".750", ".875", "+.250")
     assert "`paper`" not in table
     assert reward_tables.rewards_table(as_kept({})) == tables.NOTHING
+
+
+def test_a_larger_base_is_compared_with_as_many_lessons_and_with_its_twin() -> None:
+    def asked(right: int, calls: int, turns: int = 4, **also):
+        """Eight wide questions of two parts of which so many are answered, and four chains asked in one query."""
+        chain = {"kind": "sequential", "should_split": False, "num_subqueries": 1}
+        return [
+            *(
+                record(f"w{n}", WIDE, num_parts=2, parts_covered=1.0, em=n < right, num_llm_calls=calls, turns=turns)
+                for n in range(8)
+            ),
+            *(record(f"c{n}", "questions_with_gold-seq", **{**chain, **also}) for n in range(4)),
+        ]
+
+    files = {f"tried/small-parallel.s{seed}": asked(2, 2, num_subqueries=2) for seed in (1, 2)}
+    files |= {f"tried/qwen-parallel.s{seed}": asked(6, 2) for seed in (1, 2)}
+    files |= {f"tried/qwen-sequential.s{seed}": asked(6, 4, turns=9) for seed in (1, 2)}
+    files["parallel-3.s1"] = asked(4, 2)
+    kept = as_kept(files)
+    wide = row_of_table(base_tables.answers_table(kept), "2 to 4 parts, made from pages")
+    assert wide[1:3] == ["8", ".250"] and [wide[n].split()[0] for n in (3, 4)] == [".750", "+.500"]
+    assert (wide[5], wide[6].split()[0]) == (".750", "+.000")  # the twin's nine rounds are its own
+    assert wide[7:] == ["2.00", ".50", ".500"]
+    assert "demo, parallel" not in base_tables.answers_table(kept)
+    splits = base_tables.splits_table(kept)
+    once = row_of_table(splits, "chains (the first 300): asked in one query")
+    assert (once[2], once[3].split()[0], once[4].split()[0]) == (".000", "1.000", "+1.000")
+    assert row_of_table(splits, "2 parts: covered")[3].split()[0] == "1.000"
+    assert base_tables.answers_table(as_kept({})) == base_tables.splits_table(as_kept({})) == tables.NOTHING
 
 
 def test_steps_are_drawn_as_means_of_seeds_and_of_steps_around(tmp_path) -> None:

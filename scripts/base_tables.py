@@ -1,0 +1,122 @@
+"""What a larger base brings: Qwen2.5-Coder-0.5B and SmolLM2-135M with as many lessons, as tables of the kept rows.
+
+Rows are those of `kept_rows.py` (`tried/qwen-*` and `tried/small-parallel`); `recipes/twins-wide.toml` has the commands. The
+twin of the larger base may search nine times where questions have many parts. `parallel-3` stands beside them: the smaller
+base with all of its lessons and RL.
+"""
+
+from __future__ import annotations
+
+from kept_rows import DEV, TURNS, Kept, Line
+from marked import markdown
+from result_tables import (
+    MANY_ROUNDS,
+    NOTHING,
+    OTHER_SUBSETS,
+    SHIPPED,
+    SUBSETS,
+    WIDE_SUBSETS,
+    Holds,
+    Measured,
+    Seeds,
+    bare,
+    bounded,
+    calls_ratio,
+    em_difference,
+    lead,
+    lines_of,
+    measured,
+    metrics,
+    once_ratios,
+    paired,
+    with_interval,
+)
+
+from parallelsearch.evaluation.metrics import ratios_of
+from parallelsearch.evaluation.seeds import group_test
+from parallelsearch.evaluation.statistics import Ratio
+
+LARGER, TWIN, SMALLER = "qwen-parallel", "qwen-sequential", "small-parallel"
+
+
+def _dev(kind: str) -> Holds:
+    """Of the dev questions, which these arms were asked by kind, and the shipped one together."""
+    return lambda line: line.set in (DEV, f"{DEV}-{_ENDINGS[kind]}") and line.kind == kind
+
+
+_ENDINGS = {"parallel": "par", "sequential": "seq", "mixed": "mixed"}
+_ANSWERS: dict[str, tuple[Holds, int]] = {
+    "2 to 4 parts, made from pages": (lambda line: _num_parts(line) in (2, 3, 4), MANY_ROUNDS),
+    "5 to 8 parts": (WIDE_SUBSETS["5 parts and more"], MANY_ROUNDS),
+    "two parallel rounds, balanced": (SUBSETS["mixed-balanced"], MANY_ROUNDS),
+    "comparisons (HotpotQA, 2Wiki)": (_dev("parallel"), TURNS),
+    "2Wiki-mixed": (_dev("mixed"), TURNS),
+    "chains (the first 300)": (_dev("sequential"), TURNS),
+    **{name: (OTHER_SUBSETS[name], TURNS) for name in ("demo, parallel", "demo, chains", "demo, single")},
+}
+"""Questions, and the rounds that the twin may search."""
+_SPLITS = {name: OTHER_SUBSETS[name] for name in OTHER_SUBSETS if name.startswith(("dependency", "traps"))}
+_WIDTHS = (2, 4, 8)
+_CHAINS = {"chains (the first 300)": _dev("sequential"), "demo, chains": OTHER_SUBSETS["demo, chains"]}
+
+
+def _num_parts(line: Line) -> int:
+    return line.num_parts if WIDE_SUBSETS["2 to 8 parts"](line) else 0
+
+
+def answers_table(kept: Kept) -> str:
+    """What is answered right, and in how many calls."""
+    lines = []
+    for name, (holds, rounds) in _ANSWERS.items():
+        large, small = lines_of(kept, LARGER, holds), lines_of(kept, SMALLER, holds)
+        twin, shipped = lines_of(kept, TWIN, holds, rounds), lines_of(kept, SHIPPED, holds)
+        if not large:
+            continue
+        shipped = paired(shipped, large)[0]
+        ems = [metrics(seeds, "em")[0] if seeds else None for seeds in (small, large, twin, shipped)]
+        calls = metrics(large, "num_llm_calls")[0]
+        lines.append([
+            name, str(len(large[0])), bare(ems[0]), with_interval(ems[1]), lead(em_difference(small, large)),
+            bare(ems[2]), lead(em_difference(twin, large)), bare(calls, 2), bare(calls_ratio(twin, large), 2), bare(ems[3]),
+        ])  # fmt: skip
+    head = (
+        "EM", "n", "smaller base", "larger base", "difference", "the larger one's twin", "minus the twin's", "calls",
+        "by the twin's", SHIPPED,
+    )  # fmt: skip
+    return markdown(head, lines) if lines else NOTHING
+
+
+def splits_table(kept: Kept) -> str:
+    """What is decided: whether to split, into what, and whether one query is taken for enough."""
+    rows: list[tuple[str, Holds, str]] = [
+        *((f"{name}: decided rightly", holds, "decomposition_accuracy") for name, holds in _SPLITS.items()),
+        *((f"{width} parts: covered", WIDE_SUBSETS[f"{width} parts"], "parts_covered") for width in _WIDTHS),
+        *((f"{name}: asked in one query", holds, "") for name, holds in _CHAINS.items()),
+    ]
+    lines = []
+    for name, holds, metric in rows:
+        large = lines_of(kept, LARGER, holds)
+        if not large:
+            continue
+        small, shipped = lines_of(kept, SMALLER, holds), paired(lines_of(kept, SHIPPED, holds), large)[0]
+        found = [bounded(measured(_ratios(seeds, metric))) for seeds in (small, large, shipped)]
+        gain = lead(_gain(small, large, metric))
+        lines.append([name, str(len(large[0])), bare(found[0]), with_interval(found[1]), gain, bare(found[2])])
+    head = ("share", "n", "smaller base", "larger base", "difference", SHIPPED)
+    return markdown(head, lines) if lines else NOTHING
+
+
+def _ratios(seeds: Seeds, metric: str) -> list[Ratio]:
+    if not metric:
+        return once_ratios(seeds)
+    return [ratios_of([line.row for line in seed])[metric] for seed in seeds]
+
+
+def _gain(small: Seeds, large: Seeds, metric: str) -> Measured | None:
+    """Of the larger base over the smaller, on the questions that both were asked."""
+    a, b = (_ratios(seeds, metric) for seeds in paired(small, large))
+    test = group_test(a, b) if a and b else None
+    return None if test is None else Measured(test.difference, test.low, test.high, min(len(a), len(b)))
+
+
+TABLES = {"larger_answers": answers_table, "larger_splits": splits_table}
