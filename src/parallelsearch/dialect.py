@@ -101,6 +101,8 @@ class Dialect(ABC):
     """Its prompt lets one search ask for several things."""
     tools: tuple[Tool, ...] = ()
     """What the model may call; a policy that takes no tools cannot be asked in such a dialect."""
+    last_tool: str = ""
+    """The one of them by which it answers; "" where a message without a call is the answer."""
     has_messages: bool = False
     """A turn is a whole message of a chat, and what goes back are messages too; else both continue one text."""
     answer_start: str = ""

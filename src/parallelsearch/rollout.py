@@ -27,7 +27,7 @@ from parallelsearch.errors import NoToolsError, PolicyError, UsageError
 from parallelsearch.grammar import ParsedTurn
 from parallelsearch.limits import MIN_TURN_TOKENS, Limits
 from parallelsearch.observation import Observation
-from parallelsearch.policy.base import Generation, Message, Policy, Sampling
+from parallelsearch.policy.base import Generation, Message, OnCall, Policy, Sampling
 from parallelsearch.reading import STOP as READING_STOP
 from parallelsearch.reading import answer_in, reading_prompt
 from parallelsearch.retrieval.base import Hit
@@ -289,7 +289,7 @@ class _Run:
                         session,
                         self.dialect.stop,
                         on_text if listens else None,
-                        **({**self.with_tools, "on_call": on_call if listens else None} if self.with_tools else {}),
+                        **self.for_tools(on_call if listens else None, is_last),
                     )
                 else:
                     generation = await self.call_apart(whole, session, self.dialect.stop)
@@ -301,6 +301,13 @@ class _Run:
         if not listens:
             self.emit("text", number, generation.text)
         return self.read(generation, record, is_last), record
+
+    def for_tools(self, on_call: OnCall | None, is_last: bool) -> dict[str, Any]:
+        """What a dialect with tools adds to a call. A server is asked to let a last turn answer, and not only told to."""
+        if not self.with_tools:
+            return {}
+        chosen = {"only_tool": self.dialect.last_tool} if is_last and self.policy.chooses_tools else {}
+        return {**self.with_tools, "on_call": on_call, **chosen}
 
     async def call(
         self,

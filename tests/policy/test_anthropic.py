@@ -31,6 +31,7 @@ from parallelsearch import grammar
 from parallelsearch.addresses import open_policy
 from parallelsearch.dialects.tools import CallReader
 from parallelsearch.errors import UsageError
+from parallelsearch.limits import Limits
 from parallelsearch.policy.anthropic import AnthropicPolicy
 from parallelsearch.policy.base import Sampling
 from parallelsearch.retrieval.base import Passage
@@ -532,11 +533,13 @@ PASSAGES = [
 ]
 
 
-async def answered(server: FaultServer, on_event: OnEvent | None = None, **options: Any) -> Trajectory:
+async def answered(
+    server: FaultServer, on_event: OnEvent | None = None, limits: Limits | None = None, **options: Any
+) -> Trajectory:
     retriever = Search(BM25Retriever.from_passages(PASSAGES), k=1)
     policy = policy_for(server, **options)
     try:
-        return await rollout(QUESTION, policy, retriever, on_event=on_event)
+        return await rollout(QUESTION, policy, retriever, limits=limits, on_event=on_event)
     finally:
         await policy.aclose()
         await retriever.aclose()
@@ -565,6 +568,26 @@ async def test_a_question_is_answered_and_the_thinking_goes_back_as_it_came(stre
     read = trajectory_from_dict(json.loads(trajectory.to_json()))
     assert read == trajectory
     assert read.segments[1].raw == said["content"]
+
+
+async def test_who_is_told_to_answer_cannot_call_search_again() -> None:
+    script = (claude(*TWO_CALLS), claude(search("Monet born", id="toolu_3")), claude(text("Pissarro")))
+    async with FaultServer(*script) as server:
+        trajectory = await answered(server, limits=Limits(max_turns=1))
+    assert (trajectory.answer, trajectory.num_searches) == ("Pissarro", 1)
+    assert [body.get("tool_choice") for body in server.bodies] == [None, None, {"type": "none"}]
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+async def test_the_tool_for_the_answer_is_forced_unless_the_model_thinks(thinks: bool) -> None:
+    """The API refuses to force a tool upon a model that thinks."""
+    answer = {"type": "tool_use", "id": "toolu_9", "name": "answer", "input": {"answer": "Pissarro"}}
+    script = (claude(search("Monet born")), claude(search("Pissarro born", id="toolu_2")), claude(answer))
+    async with FaultServer(*script) as server:
+        options = {"thinking": "adaptive"} if thinks else {}
+        trajectory = await answered(server, limits=Limits(max_turns=1), dialect="tools-answer", **options)
+    assert trajectory.answer == "Pissarro"
+    assert server.bodies[-1].get("tool_choice") == (None if thinks else {"type": "tool", "name": "answer"})
 
 
 async def test_searches_are_done_before_the_message_is() -> None:

@@ -133,6 +133,30 @@ async def test_calls_that_leak_into_the_content_are_read_and_answered_in_a_user_
     assert [message["role"] for message in server.bodies[1]["messages"]] == ["user", "assistant", "user"]
 
 
+@pytest.mark.parametrize(
+    ("dialect", "choice"),
+    [("tools", "none"), ("tools-answer", {"type": "function", "function": {"name": "answer"}})],
+)
+async def test_who_is_told_to_answer_cannot_call_search_again(dialect: str, choice: Any) -> None:
+    last = (
+        calling(call(0, "z", "answer", '{"answer": "Pissarro"}')) if dialect == "tools-answer" else saying("Pissarro")
+    )
+    async with FaultServer(BOTH, BOTH, last) as server:
+        trajectory = await ask(policy_for(server), dialect=dialect, limits=Limits(max_turns=1))
+    assert (trajectory.answer, trajectory.num_searches) == ("Pissarro", 1)
+    assert [body.get("tool_choice") for body in server.bodies] == [None, None, choice]
+    assert len(server.bodies[-1]["tools"]) == len(server.bodies[0]["tools"])  # the earlier calls must be readable
+
+
+async def test_a_server_that_knows_no_choice_of_tools_is_told_in_words_alone() -> None:
+    last = refusing("tool_choice", saying("Pissarro"))
+    async with FaultServer(BOTH, BOTH, last, last) as server:
+        trajectory = await ask(policy_for(server), limits=Limits(max_turns=1))
+    assert (trajectory.answer, trajectory.dialect) == ("Pissarro", "tools")
+    assert ["tool_choice" in body for body in server.bodies] == [False, False, True, False]
+    assert "No more searches" in server.bodies[-1]["messages"][-1]["content"]
+
+
 # ---- what servers refuse ---------------------------------------------------------------------------------------------
 
 

@@ -139,6 +139,7 @@ class ToolsWithAnswer(Tools):
     name = "tools-answer"
     summary = "as tools, with a tool for the answer: short answers for scoring"
     tools = (SEARCH_TOOL, ANSWER_TOOL)
+    last_tool = ANSWER_TOOL.name
 
     def own_prompt(self, question: str, context: str = "") -> str:
         return (

@@ -36,6 +36,7 @@ _OPTIONAL_FIELDS = {
     "temperature": r"\btemperature\b",
     "top_p": r"\btop_p\b",
     "output_config": r"\boutput_config\b|\beffort\b",
+    "tool_choice": r"\btool_choice\b",
     EAGER: rf"\b{EAGER}\b",
 }
 """Sent where useful, left out from then on if the server names them in a refusal: newer models take no temperature."""
@@ -49,7 +50,7 @@ class AnthropicPolicy(ServerPolicy):
     """
 
     name = "anthropic"
-    takes_tools = True
+    takes_tools = chooses_tools = True
     options: Mapping[str, type] = {"thinking": str, "thinking_tokens": int, **ServerPolicy.options}
     example = PUBLIC
     empty_purse = "enforced_spend_limit_reached"
@@ -119,6 +120,7 @@ class AnthropicPolicy(ServerPolicy):
         on_text: OnText | None = None,
         tools: Sequence[Tool] = (),
         on_call: OnCall | None = None,
+        only_tool: str | None = None,
     ) -> Generation:
         if self._key() is None and self.base_url == PUBLIC:
             raise PolicyError(
@@ -126,7 +128,7 @@ class AnthropicPolicy(ServerPolicy):
             )
 
         async def asked() -> tuple[MessageTurn, Generation]:
-            fields = self._fields(segments, stop, max_tokens, sampling, tools)
+            fields = self._fields(segments, stop, max_tokens, sampling, tools, only_tool)
             max_chars = (max_tokens + self._room()) * MAX_CHARS_PER_TOKEN
             turn, generation = await self._try(
                 partial(MessageTurn, stop, on_text, bool(tools), max_chars),
@@ -172,6 +174,7 @@ class AnthropicPolicy(ServerPolicy):
         max_tokens: int,
         sampling: Sampling,
         tools: Sequence[Tool],
+        only_tool: str | None = None,
     ) -> dict[str, Any]:
         is_thinking = self.thinking is not None and self.thinking["type"] != "disabled"
         fields: dict[str, Any] = {
@@ -186,6 +189,10 @@ class AnthropicPolicy(ServerPolicy):
         }
         if tools:
             fields["tools"] = tools_of(tools, is_eager=self.streams)
+            if only_tool == "":
+                fields["tool_choice"] = {"type": "none"}
+            elif only_tool and not (is_thinking or self._thinks):  # who thinks cannot be made to call one
+                fields["tool_choice"] = {"type": "tool", "name": only_tool}
         if not is_thinking:  # a model that thinks draws in its own way
             fields["temperature"] = sampling.temperature
             if sampling.top_p != 1.0:

@@ -98,6 +98,8 @@ class Policy(ABC):
     """What is inserted last is the beginning of the turn that it then writes, also in a chat."""
     takes_tools: bool = False
     """It can be asked in a dialect with tools: `prompt` and `generate` then get `tools`, and `generate` an `on_call`."""
+    chooses_tools: bool = False
+    """`generate` also takes `only_tool`: the tool that this turn must call, or "" where it must call none."""
 
     def prompt(self, text: str, question: str) -> Segment:
         """The first segment: the prompt in the engine's own form (chat template, token ids). `question` is for policies

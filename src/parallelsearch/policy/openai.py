@@ -36,6 +36,7 @@ _OPTIONAL_FIELDS = (
     "stop",
     "temperature",
     "parallel_tool_calls",
+    "tool_choice",
     "reasoning_effort",
 )
 """Sent where useful, left out from then on if a server says that it does not take them. Without `stop` a turn is cut here."""
@@ -78,7 +79,7 @@ class OpenAIPolicy(ServerPolicy):
             raise UsageError(f"api is 'chat' or 'completions', not '{api}'")
         self.api: Api = api
         self.token_ids = token_ids
-        self.takes_tools = api == "chat"
+        self.takes_tools = self.chooses_tools = api == "chat"
         self._picks_dialect = dialect is None
         self.dialect = dialect or self._guess_dialect()
         self._sends_reasoning = False
@@ -139,6 +140,7 @@ class OpenAIPolicy(ServerPolicy):
         on_text: OnText | None = None,
         tools: Sequence[Tool] = (),
         on_call: OnCall | None = None,
+        only_tool: str | None = None,
     ) -> Generation:
         deadline_s = self._deadline_s()
         try:
@@ -148,7 +150,7 @@ class OpenAIPolicy(ServerPolicy):
                 if tools and self._picks_dialect and self._guess_dialect() is None:
                     self.dialect = None
                     raise NoToolsError(f"the model '{self.model}' was trained on tags")
-            fields = self._fields(segments, stop, max_tokens, sampling, tools)
+            fields = self._fields(segments, stop, max_tokens, sampling, tools, only_tool)
             is_heard = on_text is not None or on_call is not None
             turn, generation = await self._try(
                 partial(Turn, stop, on_text, bool(tools), max_tokens * MAX_CHARS_PER_TOKEN),
@@ -172,6 +174,7 @@ class OpenAIPolicy(ServerPolicy):
         max_tokens: int,
         sampling: Sampling,
         tools: Sequence[Tool] = (),
+        only_tool: str | None = None,
     ) -> dict[str, Any]:
         fields: dict[str, Any] = {"model": self.model, "max_tokens": max_tokens, "temperature": sampling.temperature}
         if stop:
@@ -180,6 +183,9 @@ class OpenAIPolicy(ServerPolicy):
             fields["reasoning_effort"] = self.reasoning_effort
         if tools:
             fields |= {"tools": [tool.schema() for tool in tools], "parallel_tool_calls": True}
+            if only_tool is not None:
+                chosen = {"type": "function", "function": {"name": only_tool}}
+                fields["tool_choice"] = chosen if only_tool else "none"
         if self.api == "chat":
             fields["messages"] = _chat(segments, self._sends_reasoning) if tools else _messages(segments)
         else:
