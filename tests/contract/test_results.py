@@ -69,9 +69,9 @@ def test_a_changed_row_changes_its_table() -> None:
 
 
 def test_rows_are_small_whole_and_hold_no_question() -> None:
-    for path in results.ROWS.glob("*.jsonl.zst"):
+    for path in results.ROWS.rglob("*.jsonl.zst"):
         assert path.stat().st_size < 350_000, path.name
-        rows = read_records(path.name.removesuffix(".jsonl.zst"))
+        rows = read_records(str(path.relative_to(results.ROWS)).removesuffix(".jsonl.zst"))
         assert len({(row["set"], row.get("turns"), row["id"]) for row in rows}) == len(rows)
         assert not any("question" in row for row in rows)
     kept = read_all()
@@ -364,34 +364,84 @@ def test_rewards_are_judged_by_what_was_split_and_what_was_left_whole() -> None:
     assert reward_tables.rewards_table(as_kept({})) == tables.NOTHING
 
 
-def test_a_larger_base_is_compared_with_as_many_lessons_and_with_its_twin() -> None:
-    def asked(right: int, calls: int, turns: int = 4, **also):
-        """Eight wide questions of two parts of which so many are answered, and four chains asked in one query."""
-        chain = {"kind": "sequential", "should_split": False, "num_subqueries": 1}
-        return [
-            *(
-                record(f"w{n}", WIDE, num_parts=2, parts_covered=1.0, em=n < right, num_llm_calls=calls, turns=turns)
-                for n in range(8)
-            ),
-            *(record(f"c{n}", "questions_with_gold-seq", **{**chain, **also}) for n in range(4)),
-        ]
+def larger_arms() -> dict[str, list]:
+    """The arms of the larger base, of two seeds each: on every row of the tables, each arm with another figure."""
 
-    files = {f"tried/small-parallel.s{seed}": asked(2, 2, num_subqueries=2) for seed in (1, 2)}
-    files |= {f"tried/qwen-parallel.s{seed}": asked(6, 2) for seed in (1, 2)}
-    files |= {f"tried/qwen-sequential.s{seed}": asked(6, 4, turns=9) for seed in (1, 2)}
-    files["parallel-3.s1"] = asked(4, 2)
-    kept = as_kept(files)
-    wide = row_of_table(base_tables.answers_table(kept), "2 to 4 parts, made from pages")
-    assert wide[1:3] == ["8", ".250"]
-    assert [wide[n].split()[0] for n in (3, 4)] == [".750", "+.500"]
-    assert (wide[5], wide[6].split()[0]) == (".750", "+.000")  # the twin's nine rounds are its own
-    assert wide[7:] == ["2.00", ".50", ".500"]
-    assert "demo, parallel" not in base_tables.answers_table(kept)
-    splits = base_tables.splits_table(kept)
-    once = row_of_table(splits, "chains (the first 300): asked in one query")
-    assert (once[2], once[3].split()[0], once[4].split()[0]) == (".000", "1.000", "+1.000")
-    assert row_of_table(splits, "2 parts: covered")[3].split()[0] == "1.000"
-    assert base_tables.answers_table(as_kept({})) == base_tables.splits_table(as_kept({})) == tables.NOTHING
+    def some(right: int, name: str, n: int = 8, **values):
+        return [record(f"{name}{values.get('kind', '')}{values.get('num_parts', '')}{at}", name, **values, em=at < right) for at in range(n)]  # fmt: skip
+
+    def arm(right: int, calls: int, once: int, *, turns: int = 4, dev: bool = False, covered: float = 1.0):
+        also = {"num_llm_calls": calls, "turns": turns}
+        parallel, seq, mixed = (DEV if dev else f"{DEV}-{ending}" for ending in ("par", "seq", "mixed"))
+        whole = {"kind": "sequential", "should_split": False, "is_split": False}
+        rows = [
+            *(
+                one
+                for n in (2, 3, 6)
+                for one in some(right + (n == 6), WIDE, num_parts=n, parts_covered=covered, **also)
+            ),
+            *some(right - 1, BALANCED, kind="mixed", **also),
+            *(record(f"q{at}", parallel, em=at < right, num_llm_calls=calls) for at in range(8)),
+            *(record(f"m{at}", mixed, kind="mixed", em=at < right, num_llm_calls=calls) for at in range(4)),
+            *(record(f"s{at}", seq, **whole, em=False, num_subqueries=1 if at < once else 2) for at in range(4)),
+            *(record(f"d{at}", "dependency", has_first_parts=at < right, is_split=at < right) for at in range(8)),
+            *(record(f"c{at}", "dependency", **{**whole, "is_split": at >= right}) for at in range(8)),
+        ]
+        if dev:  # the shipped policy was asked more
+            rows += [record(f"q{at}", DEV, em=True) for at in range(8, 12)]
+            rows += [record(f"{WIDE}2{at}", WIDE, em=True, num_parts=2) for at in range(8, 12)]
+        return rows
+
+    twin = [*arm(5, 6, 4, turns=9), *some(0, WIDE, num_parts=2, num_llm_calls=5)]  # with four rounds it has none
+    large = [*arm(6, 2, 3), *some(0, WIDE, num_parts=2, turns=9)]  # and with nine, which nobody else had
+    arms = {"small-parallel": arm(2, 3, 1, covered=0.5), "qwen-parallel": large, "qwen-sequential": twin}
+    files = {f"tried/{name}.s{seed}": rows for name, rows in arms.items() for seed in (1, 2)}
+    shipped = arm(4, 2, 0, dev=True, covered=0.75)
+    works = [
+        {"id": f"m{at}", "set": DEV, "kind": "mixed", "shortcut": "agrees" if at < 3 else "differs"} for at in range(4)
+    ]
+    return {**files, **{f"parallel-3.s{seed}": shipped for seed in (1, 2, 3)}, "whole-question": works}
+
+
+def begins(cells: list[str]) -> list[str]:
+    """Figures without their intervals."""
+    return [cell.split()[0] for cell in cells]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # n, chance, smaller, larger, their difference, twin, difference, calls, by the twin's, parallel-3, difference
+        ("2 to 4 parts, made from pages", "16 .000 .250 .750 +.500 .625 +.125 2.00 .33 .500 +.250"),
+        ("5 to 8 parts", "8 .000 .375 .875 +.500 .750 +.125 2.00 .33 .625 +.250"),
+        ("two parallel rounds, balanced", "8 .000 .125 .625 +.500 .500 +.125 2.00 .33 .375 +.250"),
+        ("comparisons (HotpotQA, 2Wiki)", "8 .000 .250 .750 +.500 .625 +.125 2.00 .33 .500 +.250"),
+        ("2Wiki-mixed", "4 .000 .500 1.000 +.500 1.000 +.000 2.00 .33 1.000 +.000"),
+        ("2Wiki-mixed, years agree", "3 .000 .667 1.000 +.333 1.000 +.000 2.00 .33 1.000 +.000"),
+        ("2Wiki-mixed, years differ", "1 .000 .000 1.000 +1.000 1.000 +.000 2.00 .33 1.000 +.000"),
+    ],
+)
+def test_a_larger_base_is_compared_with_the_smaller_its_twin_and_the_shipped_one(name: str, expected: str) -> None:
+    table = base_tables.answers_table(as_kept(larger_arms()))
+    assert " ".join(begins(row_of_table(table, name)[1:])) == expected
+    assert "demo, parallel" not in table
+    assert table.endswith("Seeds: smaller base 2, larger base 2, its twin 2, parallel-3 3.")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # n, smaller, larger, their difference, parallel-3, difference
+        ("dependency, parallel: decided rightly", "8 .250 .750 +.500 .500 +.250"),
+        ("dependency, chains: decided rightly", "8 .250 .750 +.500 .500 +.250"),
+        ("2 parts: covered", "8 .500 1.000 +.500 .750 +.250"),
+        ("chains (300 drawn): asked in one query", "4 .250 .750 +.500 .000 +.750"),
+    ],
+)
+def test_what_a_larger_base_decides(name: str, expected: str) -> None:
+    table = base_tables.splits_table(as_kept(larger_arms()))
+    assert " ".join(begins(row_of_table(table, name)[1:])) == expected
+    assert base_tables.splits_table(as_kept({})) == base_tables.answers_table(as_kept({})) == tables.NOTHING
 
 
 def test_steps_are_drawn_as_means_of_seeds_and_of_steps_around(tmp_path) -> None:
