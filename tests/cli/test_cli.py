@@ -247,19 +247,26 @@ def test_a_model_that_was_not_reached_wrote_no_turn():
     assert "turn 1" not in result.stdout
 
 
-def test_ctrl_c_while_a_model_is_waited_for():
+@pytest.mark.parametrize(
+    ("arguments", "also"),
+    [(["ask", MONET], ""), (["eval", "--data", "demo"], "; the same command goes on from what is saved")],
+    ids=["ask", "eval"],
+)
+def test_ctrl_c_while_a_model_is_waited_for(arguments: list[str], also: str, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"openai:http://127.0.0.1:{silent.getsockname()[1]}/v1#m"
-        command = [sys.executable, "-m", "parallelsearch", "ask", MONET, "--policy", address]
+        command = [sys.executable, "-m", "parallelsearch", *arguments, "--policy", address]
         heard = partial(
             signal.signal, signal.SIGINT, signal.SIG_DFL
         )  # tests that run in the background inherit deafness
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard, cwd=tmp_path
+        )
         silent.settimeout(120)
         with silent.accept()[0]:
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=120)
-    assert (process.returncode, out, err) == (130, "", "parallelsearch: stopped\n")
+    assert (process.returncode, out, err) == (130, "", f"parallelsearch: stopped{also}\n")
 
 
 def test_ctrl_c_while_a_module_is_imported(monkeypatch):

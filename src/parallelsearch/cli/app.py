@@ -49,6 +49,8 @@ COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
 
 STOPPED = 130
 """The exit status after Ctrl-C, as shells have it."""
+GO_ON = frozenset(("eval", "teach", "train", "sweep"))
+"""Commands that take up what they left."""
 
 
 class _InGroups(TyperGroup):
@@ -64,7 +66,8 @@ class _InGroups(TyperGroup):
             # Before Python 3.12 one that comes while a class is made, as in an import, is wrapped.
             if not isinstance(error.__cause__, KeyboardInterrupt):
                 raise
-        say("parallelsearch: stopped", err=True)
+        also = "; the same command goes on from what is saved" if ctx.invoked_subcommand in GO_ON else ""
+        say(f"parallelsearch: stopped{also}", err=True)
         raise typer.Exit(STOPPED)
 
     def list_commands(self, ctx: Any) -> list[str]:
