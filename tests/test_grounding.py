@@ -131,6 +131,14 @@ BORN = "Where was the author of Emma born?"
         ("Where was Claude Monet born?", "Paris", [MONET], "unsupported"),
         ("When was Claude Monet born?", "1840", [MONET], None),
         ("When was Claude Monet born?", "in 1840", [MONET], None),
+        # Who was asked about is no time, place or manner; who is asked for may be named in the question.
+        ("When was Claude Monet born?", "Claude Monet", [MONET], "unsupported"),
+        ("In what year was Claude Monet born?", "Claude Monet", [MONET], "unsupported"),
+        ("When was Claude Monet born? When was Camille Pissarro born?", "Claude Monet and Camille Pissarro", [MONET, PISSARRO], "unsupported"),
+        ("Where was the author of Emma born?", "Emma", [EMMA], "unsupported"),
+        ("When Claude Monet met Camille Pissarro, who was older?", "Camille Pissarro", [MONET, PISSARRO], None),
+        ("When was Claude Monet or Camille Pissarro a student?", "Claude Monet", [MONET, PISSARRO], None),
+        ("Is Claude Monet younger than Camille Pissarro?", "Claude Monet", [MONET, PISSARRO], None),
         # It stands in a passage, but of somebody else.
         ("When was Alfred Sisley born?", "1840", [MONET, RENOIR], "unsupported"),
         # What the model itself points at is its own claim; a number that names nothing is none.

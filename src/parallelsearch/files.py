@@ -138,7 +138,12 @@ def decoded(data: bytes, path: Path, line: int | None) -> str | DataError:
             return whole(data.decode("utf-8", "surrogatepass"))
         is_utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\x00" in data[:64]
         found = "UTF-16" if is_utf16 else f"byte 0x{data[error.start]:02x}"
-        return DataError(str(path), line, f"is not UTF-8 (found {found}); convert it with: iconv -t UTF-8")
+        return DataError(
+            str(path),
+            line,
+            f"is not UTF-8 (found {found}); convert it with: "
+            f"iconv -f {'UTF-16' if is_utf16 else 'WINDOWS-1252'} -t UTF-8 FILE, if that is what it is",
+        )
 
 
 def read_jsonl(path: PathLike, on_bad: OnBad | None = None) -> Iterator[tuple[int, Any]]:

@@ -44,6 +44,12 @@ _ASKS_FOR_NUMBER = re.compile(
     r"(?:apart|between|after|before|passed)\b|\bin total\b|\bcombined\b|\bsum of\b|\bnumber of\b",
     re.IGNORECASE,
 )
+_ASKS_FOR_NO_NAME = re.compile(
+    r"(?:when|where|why|how)\b(?!.*\b(?:who|whom|whose|which|what|or)\b)|"
+    r"(?:in|on|at) (?:what|which) (?:year|date|day|month|decade|century|age)\b(?!.*\bor\b)",
+    re.IGNORECASE,
+)
+"""What a name of the question can be no answer to."""
 _IS_NUMBER = re.compile(
     r"(?:about |around |nearly )?(?:\d[\d ]*|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)(?: [a-z]+)?"
 )
@@ -253,6 +259,8 @@ class _Evidence:
         Rome`), if none is missing."""
         related = self._related()
         parts = [_plain(part) for part in _BETWEEN_PARTS.split(answer)]
+        if _ASKS_FOR_NO_NAME.match(self.question) and all(part in self._asked for part in parts if part):
+            return []  # `When was Leo Tolstoy born?` `Leo Tolstoy`
         if len(parts) > 1 and any(" " in part and part in self._asked for part in parts):
             parts = []  # `Prague and Sigmund Freud`: who was asked about is no answer
         for wanted in ([_plain(answer)], [part for part in parts if part]):

@@ -130,8 +130,8 @@ def merge(
     Passages with the same title and text are one. With `max_tokens` a passage that no longer fits makes room for the
     sub-query's next one that does.
     """
-    if k < 1:
-        raise UsageError(f"k is the number of passages: at least 1, not {k}")
+    if not isinstance(k, int) or k < 1:
+        raise UsageError(f"k is the number of passages: at least 1, not {k!r}")
     if max_tokens is not None and (max_tokens < 1 or count_tokens is None):
         raise UsageError(f"max_tokens is at least 1, not {max_tokens}, and needs count_tokens")
     candidates: dict[str, _Candidate] = {}

@@ -326,8 +326,11 @@ class Trajectory:
             return (
                 f"none of {num_turns} turns searched or answered; does the model follow this dialect ({self.dialect})?"
             )
+        max_turns = limits.get("max_turns")
+        if self.stop == "max_turns" and max_turns is not None and len(self.rounds) < max_turns:
+            return "the model asked again for what it had asked before, and gave none when it was told to"
         reasons = {
-            "max_turns": f"max_turns={limits.get('max_turns')} rounds of search did not lead to one",
+            "max_turns": f"max_turns={max_turns} rounds of search did not lead to one",
             "max_tokens": f"{_all_set(limits, 'max_cost', 'max_billed_tokens', 'max_tokens')} left no room to go on",
             "timeout": f"timeout_s={limits.get('timeout_s')} was over",
         }

@@ -132,7 +132,7 @@ def test_an_own_kind_wins_over_the_implied_one() -> None:
         ({"id": "1"}, "field 'question': is missing"),
         ({"question": " "}, "field 'question': is empty"),
         ({"question": 3}, "field 'question'"),
-        ({"question": "Q?", "golden_answers": [1]}, "golden_answers.0"),
+        ({"question": "Q?", "golden_answers": [None]}, "golden_answers.0"),
         ({"question": "Q?", "kind": "paralel"}, "field 'kind'"),
     ],
 )
@@ -315,6 +315,19 @@ def test_several_sets_are_joined_and_ids_stay_unique(folder: Path) -> None:
     assert [question.id for question in found] == ["1", "popqa:1", "popqa:1#2"]
     assert any("made unique" in warning for warning in found.warnings)
     assert any("no golden answer" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize("field", ["golden_answers", "answer"])
+def test_a_number_is_an_answer_as_it_is_written(folder: Path, field: str) -> None:
+    rows = [{"question": f"{n}?", field: value} for n, value in enumerate((1840, [1840, "in 1840"], 0.5))]
+    found = load_questions(write(folder / "mine.jsonl", rows)).questions
+    assert [one.golden_answers for one in found] == [["1840"], ["1840", "in 1840"], ["0.5"]]
+
+
+def test_a_table_is_no_file_of_questions(folder: Path) -> None:
+    (folder / "mine.csv").write_text("question,answer\nA?,b\n")
+    with pytest.raises(DataError, match="is a table; questions are read from Parquet or JSON Lines"):
+        load_questions(str(folder / "mine.csv"))
 
 
 def test_an_empty_file_is_an_error(folder: Path) -> None:

@@ -394,6 +394,15 @@ def test_leaked_calls_have_no_ids_to_answer() -> None:
     assert (list(group.queries), group.call_id) == ([0], None)
 
 
+async def test_who_repeats_itself_and_never_answers_is_said_to() -> None:
+    again = [said("", search_call("Danube", id=f"c{n}")) for n in range(4)]
+    trajectory = await ask(Caller(*again), Limits(max_turns=8))
+    assert (trajectory.stop, trajectory.answer, trajectory.num_searches) == ("max_turns", None, 2)
+    assert "asked again for what it had asked before" in trajectory.why_no_answer
+    others = [said("", search_call(f"Danube {n}", id=f"c{n}")) for n in range(5)]
+    assert "max_turns=2 rounds" in (await ask(Caller(*others), Limits(max_turns=2))).why_no_answer
+
+
 async def test_what_may_be_billed_is_not_passed_and_the_last_call_must_answer() -> None:
     """The policy reports 10 tokens read and 5 written a call; a turn may have 40."""
     calls = [said("", search_call(f"Danube {n}", id=f"c{n}")) for n in range(5)]

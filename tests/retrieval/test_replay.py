@@ -49,6 +49,31 @@ async def record(file: Path, *batches: list[str], k: int = 3) -> None:
     await recorder.aclose()
 
 
+@pytest.mark.parametrize("text", ['{"id": "1", "text": "a passage"}\n', "no JSON\n[1]\n3\n", "\n"])
+async def test_a_file_that_is_no_recording_is_left_as_it_is(tmp_path, text):
+    file = tmp_path / "corpus.jsonl"
+    file.write_text(text)
+    with pytest.raises(UsageError, match="is no recording; it is left as it is"):
+        RecordingRetriever(Odd(), file)
+    assert file.read_text() == text
+
+
+async def test_a_recording_of_another_search_is_not_gone_on_with(tmp_path):
+    file = tmp_path / "run.jsonl"
+    await record(file, ["a"])
+    before = file.read_bytes()
+
+    class Newer(Odd):
+        def describe(self):
+            return {"kind": "odd", "version": 4}
+
+    with pytest.raises(UsageError, match="recording of another search"):
+        RecordingRetriever(Newer(), file)
+    assert file.read_bytes() == before
+    await record(file, ["b"])  # the same search goes on
+    assert len(ReplayRetriever(file)) == 2
+
+
 async def test_hits_order_scores_and_errors_come_back_bit_for_bit(tmp_path):
     file = tmp_path / "new" / "run.jsonl"
     queries = ["a", "plain", "b", "late", "busy", "control \x00\x1b", "\ud800", "x" * 100_000]
@@ -150,7 +175,7 @@ async def test_a_torn_last_line_is_skipped_with_a_warning_and_sealed_by_the_next
 
 async def test_a_torn_first_line_does_not_spoil_the_file(tmp_path):
     file = tmp_path / "r"
-    file.write_bytes(b'{"recording": 1, "back')
+    file.write_bytes(b'{"backend": {"kind": "odd", "ver')
     await record(file, ["a"])
     replay = ReplayRetriever(file)
     assert await replay.search_many(["a"], 3) == [HITS]

@@ -395,3 +395,20 @@ def test_a_plan_counts_before_anything_is_asked(settings: dict[str, Any], corpus
     assert more.cost is not None
     assert 0 < asked.cost < more.cost
     assert any("requests to the teacher" in line for line in asked.lines())
+
+
+def test_a_plan_says_where_it_would_stop(settings: dict[str, Any], corpus: Path, tmp_path: Path) -> None:
+    passages = teach_run.passages_of(str(corpus))
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text('{"question": "Who?", "golden_answers": ["x"]}\n')
+    from_file = TeachSettings(**{**settings, "questions": str(mine)})
+    assert teach_run.num_at_hand(from_file, passages) == 1
+    (told,) = [line for line in plan(from_file, passages, "cpu", 1).lines() if "there are only 1 questions" in line]
+    assert "it would stop; give more questions" in told
+    with pytest.raises(UsageError, match="there is no file"):
+        teach_run.num_at_hand(TeachSettings(**{**settings, "questions": str(tmp_path / "none.jsonl")}), passages)
+    by_rule = TeachSettings(**settings)
+    assert teach_run.num_at_hand(by_rule, passages) == len(teach_run.by_rule(by_rule, passages))
+    enough = plan(by_rule, passages, "cpu", by_rule.num_questions + by_rule.num_held_out)
+    assert not any("there are only" in line for line in enough.lines())
+    assert teach_run.num_at_hand(TeachSettings(**settings, teacher="demo"), passages) is None

@@ -179,6 +179,17 @@ def test_an_empty_run_makes_a_page(tmp_path):
     assert export_html(tmp_path, tmp_path / "out.html").num_trajectories == 0
 
 
+def test_only_pages_are_written_over(tmp_path, big_run):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"id": "1", "text": "mine"}\n')
+    with pytest.raises(UsageError, match="no page of the viewer; it is left as it is"):
+        export_html(big_run, corpus)
+    assert "mine" in corpus.read_text()
+    page = tmp_path / "page.html"
+    page.touch()
+    assert export_html(big_run, page).num_bytes == export_html(big_run, page).num_bytes
+
+
 def test_where_it_cannot_be_written(tmp_path, big_run):
     with pytest.raises(UsageError, match="is a folder"):
         export_html(big_run, tmp_path)

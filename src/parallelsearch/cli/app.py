@@ -97,7 +97,7 @@ for _commands in COMMANDS.values():
 
 def main() -> NoReturn:
     """Entry point of the `parallelsearch` command."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="replace")  # a terminal that has no é still shows the answer
     try:
         app()

@@ -62,13 +62,15 @@ def ask(
 ) -> None:
     """Ask a question and watch it split, searched and answered.
 
-    Exit status: 0 with an answer, 3 without one, 1 where every search failed.
+    Exit status: 0 with an answer, 3 without one, 1 where the model or every search failed.
 
     Example: parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?"
     """
     from parallelsearch.addresses import open_search
     from parallelsearch.agent import Agent
     from parallelsearch.cli.terminal import LiveNarrator, trajectory_view
+    from parallelsearch.evaluation.metrics import row_of
+    from parallelsearch.files import to_json
     from parallelsearch.limits import Limits
     from parallelsearch.policy.base import Sampling
 
@@ -101,10 +103,14 @@ def ask(
     screen, live = console(), console(stderr=True)
     with agent, LiveNarrator(live) as narrator:
         trajectory = agent.ask(words, on_event=narrator if live.is_terminal and not as_json else None)
+    cost = None if limits.prices is None else row_of(trajectory, prices=limits.prices).cost
     if as_json:
-        say(trajectory.to_json())
+        shown = trajectory.to_dict()
+        say(to_json(shown if cost is None else {**shown, "cost": cost}))
     else:
         screen.print(trajectory_view(trajectory, screen.width, tells_error=False))  # the error comes below
+        if cost is not None:
+            screen.print(f"cost {cost:.6g}")
     if trajectory.stop == "error":
         raise ParallelSearchError(trajectory.error or "the policy failed")
     if trajectory.answer is None:

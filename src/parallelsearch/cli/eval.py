@@ -87,6 +87,8 @@ def evaluate_command(
     from parallelsearch.policy import Sampling
 
     questions = load_questions(data, split=split, subset=subset, limit=limit, seed=seed, opens_sealed=open_sealed)
+    for warning in questions.warnings:
+        say(f"note: {warning}", err=True)
     if answers is not None:
         summary = evaluate_answers(questions, answers, out, seed=seed)
     else:

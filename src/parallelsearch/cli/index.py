@@ -12,6 +12,9 @@ import typer
 from parallelsearch.cli.options import JsonOption, progress, say
 from parallelsearch.errors import UsageError
 
+LONG_WORDS = 300
+"""Passages that are longer than this on average are shown in small part."""
+
 
 def index(
     corpus: Annotated[
@@ -46,6 +49,7 @@ def index(
 
     Example: parallelsearch index --plan 21000000 --kind dense
     """
+    from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_WORDS
     from parallelsearch.retrieval.indexing import build_index, plan_index
 
     if plan is not None:
@@ -81,6 +85,12 @@ def index(
     say(
         f"{report['num_passages']} {passages} ({report['mean_words']:.0f} words each) in {report['seconds']:.1f} s{size}"
     )
+    if report["mean_words"] > LONG_WORDS and chunk_words is None:
+        say(
+            "note: of a long passage a model is shown the beginning, a hundred words or two. Cut them into passages with: "
+            f"--chunk-words {DEFAULT_CHUNK_WORDS} --overwrite",
+            err=True,
+        )
     if report["num_skipped"]:
         number, shown = report["num_skipped"], len(report["problems"])
         some = f", the first {shown} of them" if shown < number else ""

@@ -56,7 +56,7 @@ def teach(
     """
     from parallelsearch.config import parse
     from parallelsearch.teach.planning import plan as plan_run
-    from parallelsearch.teach.run import passages_of
+    from parallelsearch.teach.run import num_at_hand, passages_of
     from parallelsearch.teach.run import teach as run
     from parallelsearch.teach.settings import TeachSettings
 
@@ -82,7 +82,8 @@ def teach(
         {"corpus": str(corpus), "out": str(out), "gguf": gguf, "seed": seed, **typed}, TeachSettings, source="teach"
     )
     if plan:
-        planned = plan_run(settings, passages_of(settings.corpus), _device())
+        passages = passages_of(settings.corpus)
+        planned = plan_run(settings, passages, _device(), num_at_hand(settings, passages))
         say(json.dumps(planned.to_dict()) if as_json else "\n".join(planned.lines()))
         return
     with progress("teach", show=not as_json) as update:

@@ -114,6 +114,8 @@ def export(
 
 
 def _export_gguf(source: str, out: Path, dtype: str, as_json: bool) -> None:
+    if source.startswith("gguf:"):
+        raise UsageError(f"a .gguf file is made of a model, hf:MODEL; try: parallelsearch export hf:{source[5:]} {out}")
     if not source.startswith("hf:"):
         raise UsageError(
             f"a .gguf file is made of a model, hf:MODEL. Merge a checkpoint first: parallelsearch export {source} FOLDER, "

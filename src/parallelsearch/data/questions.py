@@ -59,8 +59,9 @@ def question_from_dict(record: Any, path: str = "<record>", line: int | None = N
     record = _translated(record)
     known = {name: value for name, value in record.items() if name in _FIELDS and name != "metadata"}
     extra = {name: value for name, value in record.items() if name not in _FIELDS and name not in _HEAVY}
-    if isinstance(known.get("golden_answers"), str):
-        known["golden_answers"] = [known["golden_answers"]]
+    golden = _written(known.get("golden_answers"))
+    if isinstance(golden, str | list):
+        known["golden_answers"] = [_written(one) for one in golden] if isinstance(golden, list) else [golden]
     if isinstance(known.get("id"), int):
         known["id"] = str(known["id"])
     if "question" not in known:
@@ -79,6 +80,11 @@ def question_from_dict(record: Any, path: str = "<record>", line: int | None = N
     return question
 
 
+def _written(value: Any) -> Any:
+    """A number as it is written: many files have a year or a count as one."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
 def _translated(record: dict[str, Any]) -> dict[str, Any]:
     """The record in the package's own field names; nested objects are folded in, own fields winning."""
     result = dict(record)
@@ -87,8 +93,8 @@ def _translated(record: dict[str, Any]) -> dict[str, Any]:
         result = {**(inner if isinstance(inner, dict) else {}), **result}
     for name, others in _ALIASES.items():
         for other in others:
-            if result.get(name) is None and isinstance(result.get(other), str | list):
-                result[name] = result.pop(other)
+            if result.get(name) is None and isinstance(_written(result.get(other)), str | list):
+                result[name] = _written(result.pop(other))
     if isinstance(result.get("dataset"), str):
         result["dataset"] = result["dataset"].removeprefix(_VERL_PREFIX)
     facts = result.get("supporting_facts")
@@ -99,6 +105,12 @@ def _translated(record: dict[str, Any]) -> dict[str, Any]:
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[int, Any]]:
     """`(number, record)` of a JSON Lines file (plain, gzip, zstd) or of a Parquet file."""
+    if Path(path).suffix in (".csv", ".tsv"):
+        raise DataError(
+            str(path),
+            None,
+            'is a table; questions are read from Parquet or JSON Lines: {"question": "...", "answer": "..."}',
+        )
     if Path(path).suffix != ".parquet":
         yield from read_jsonl(path)
         return

@@ -320,7 +320,10 @@ class OpenAIPolicy(ServerPolicy):
         except (PolicyError, TransientError):
             return "Is the address complete? Most end in /v1, like http://127.0.0.1:8000/v1"
         if self.model in models:
-            return f"The server has the model '{self.model}' but not this kind of call; try api=chat or api=completions"
+            return (
+                f"The server has the model '{self.model}' but not this kind of call; write ?api=chat or ?api=completions "
+                "before the '#'"
+            )
         return f"It has no model '{self.model}'; it has: {', '.join(models) or 'none'}"
 
     # ---- which model -------------------------------------------------------------------------------------------------

@@ -86,10 +86,29 @@ class RecordingRetriever(Retriever):
         header = {"recording": FORMAT_VERSION, "backend": inner.describe()}
         self._header = json.dumps(header, sort_keys=True).encode("ascii") + b"\n"
         try:
+            self._check_is_ours(header["backend"])
             self._write(b"")
         except UsageError:
             os.close(self._fd)
             raise
+
+    def _check_is_ours(self, backend: Any) -> None:
+        """Refuse a file that is no recording, and one of another search: a replay could not tell their answers apart."""
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+        try:
+            with self.path.open("rb") as file:
+                head = file.read(len(self._header))
+                file.seek(0)
+                found = next((one for line in file if (one := _header_in(line, self.path)) is not None), None)
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        if found is not None and found != json.loads(json.dumps(backend)):
+            other = found.get("kind", "another search")
+            raise UsageError(
+                f"'{self.path}' is a recording of another search ({other}, by what it says of itself); give another file"
+            )
+        if found is None and not self._header.startswith(head):  # somebody may have died while writing that very line
+            raise UsageError(f"'{self.path}' is there and is no recording; it is left as it is. Give another file")
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
         try:
@@ -217,6 +236,15 @@ class ReplayRetriever(BlockingRetriever):
     async def aclose(self) -> None:
         await super().aclose()
         self._file.close()
+
+
+def _header_in(line: bytes, path: Path) -> dict[str, Any] | None:
+    """The backend that a line names, if it is the first of a recording, or one that seals a torn line off."""
+    try:
+        record: Any = json.loads(line)
+        return _checked_header(record, path) if isinstance(record, dict) and "recording" in record else None
+    except (ValueError, KeyError, RecursionError):
+        return None
 
 
 def _checked_header(record: Any, path: Path) -> dict[str, Any]:

@@ -27,6 +27,16 @@ TRAINED_TOKENS_PER_S = {"cpu": 120.0, "cuda": 70_000.0}
 ASKED_PER_S = {"cpu": 0.07, "cuda": 50.0}
 """Questions a second in the evaluation, `hf:` with the 135M model."""
 
+WAYS_OUT = {
+    "file": "give more questions, or let them be made: leave --questions out",
+    "teacher": "give the teacher more tokens, another teacher, or a larger corpus",
+    "rules": (
+        "the rules read English prose about named things, a page each; for another corpus name a model that writes the "
+        "questions (--teacher openai:URL#MODEL) or give your own (--questions FILE)"
+    ),
+}
+"""What to do where there are too few questions, by where they come from."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -43,6 +53,9 @@ class Plan:
     num_trained_tokens: int
     minutes: float
     device: str
+    num_at_hand: int | None = None
+    """Questions that there are before any is checked, where that is known."""
+    num_needed: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -59,6 +72,10 @@ class Plan:
                 f"about {self.num_teacher_calls:,} requests to the teacher: {self.num_teacher_tokens_read:,} tokens read, "
                 f"{self.num_teacher_tokens_written:,} written{price}"
             )
+        if self.num_at_hand is not None and self.num_at_hand < self.num_questions + self.num_held_out:
+            lines.append(f"there are only {self.num_at_hand} questions")
+            if self.num_at_hand < self.num_needed:
+                lines[-1] += f", and {self.num_needed} must pass the checks, so it would stop; {WAYS_OUT[self.source]}"
         lines.append(
             f"about {self.num_trained_tokens:,} tokens of training and two evaluations: {self.minutes:.0f} minutes on this "
             f"machine ({'a GPU' if self.device == 'cuda' else 'no GPU'})"
@@ -66,8 +83,8 @@ class Plan:
         return lines
 
 
-def plan(settings: TeachSettings, passages: Sequence[Passage], device: str) -> Plan:
-    """Estimate a run over these passages; `device` is cpu or cuda."""
+def plan(settings: TeachSettings, passages: Sequence[Passage], device: str, num_at_hand: int | None = None) -> Plan:
+    """Estimate a run over these passages; `device` is cpu or cuda. `num_at_hand`: the questions there are, if known."""
     wanted = settings.num_questions + settings.num_held_out
     calls = read = written = 0
     if settings.source == "teacher":
@@ -93,4 +110,6 @@ def plan(settings: TeachSettings, passages: Sequence[Passage], device: str) -> P
         num_trained_tokens=trained,
         minutes=minutes,
         device=device,
+        num_at_hand=num_at_hand,
+        num_needed=settings.min_trajectories + settings.num_held_out,
     )

@@ -48,6 +48,7 @@ from parallelsearch.search import Search
 from parallelsearch.teach.card import write_card
 from parallelsearch.teach.checking import Checked, check
 from parallelsearch.teach.making import Bundle, bundles, check_prompt, question_prompt, read_reply
+from parallelsearch.teach.planning import WAYS_OUT
 from parallelsearch.teach.settings import READ_LATE, TeachSettings
 from parallelsearch.teach.teacher import Teacher, TeacherSpentError
 from parallelsearch.training.recipe import Recipe, parse_recipe
@@ -64,6 +65,8 @@ _DRAFTS = 3
 """So many questions are made for each one wanted: some cannot be taught."""
 _BATCH = 24
 """Bundles that the teacher gets before it is looked at what came of them."""
+_TRIED_PASSAGES = 20_000
+"""A plan tries the rules on so many: on a large corpus they take minutes, and there is enough to ask."""
 _MIN_USABLE = 0.1
 """A teacher of whose questions fewer can be used is not worth its price."""
 
@@ -88,6 +91,30 @@ def teach(settings: TeachSettings, say: Say | None = None, on_step: OnStep | Non
 def passages_of(corpus: str) -> list[Passage]:
     """The passages of a corpus as an index of it would have them."""
     return list(read_corpus(corpus, on_bad=CorpusReport().on_bad(corpus, False)))
+
+
+def by_rule(settings: TeachSettings, passages: Sequence[Passage]) -> list[Question]:
+    """Questions that the rules make from the passages, more than are wanted: the checks leave some out."""
+    wanted = _DRAFTS * (settings.num_questions + settings.num_held_out)
+    return load_rules(settings.rules).make(
+        passages,
+        {kind: max(1, round(share * wanted)) for kind, share in _SHARES.items()},
+        seed=settings.seed,
+        forbidden=held_out_texts(),
+        needed=held_out_titles(),
+        kept_back=(),
+        wide={},
+    )
+
+
+def num_at_hand(settings: TeachSettings, passages: Sequence[Passage]) -> int | None:
+    """How many questions there are before any is checked; None where only making them would tell."""
+    if settings.questions is not None:
+        return sum(1 for _ in read_questions(settings.questions))
+    if settings.teacher is not None:
+        return None
+    made = len(by_rule(settings, passages[:_TRIED_PASSAGES]))
+    return made if len(passages) <= _TRIED_PASSAGES else None
 
 
 class _Run:
@@ -189,15 +216,15 @@ class _Run:
             elif settings.teacher is not None:
                 checked, unread, spent = await self._ask_teacher(passages, search)
             else:
-                checked = await self._checked(self._by_rule(passages), passages, search, are_made=True)
+                checked = await self._checked(by_rule(settings, passages), passages, search, are_made=True)
         finally:
             await search.aclose()
+        self._write_rejected(checked)  # to be read also where there are too few
         self._gate_questions(checked, len(passages))
         train, held = self._cut(checked)
         write_questions(self.out / "questions.jsonl", train, with_metadata=True)
         write_questions(self.out / "held_out.jsonl", held, with_metadata=True)
-        rejected = [{"question": question.question, "why": why} for question, why in checked.rejected]
-        write_json(self.out / "rejected.json", rejected)
+        self._write_rejected(checked)
         used = {title for question in train for title in question.supporting_titles or ()}
         report = {
             **checked.describe(),
@@ -216,6 +243,10 @@ class _Run:
         )
         return report
 
+    def _write_rejected(self, checked: Checked) -> None:
+        rejected = [{"question": question.question, "why": why} for question, why in checked.rejected]
+        write_json(self.out / "rejected.json", rejected)
+
     async def _checked(
         self, questions: Sequence[Question], passages: Sequence[Passage], search: Search, *, are_made: bool
     ) -> Checked:
@@ -224,34 +255,14 @@ class _Run:
             questions, passages, search, forbidden=held_out(), guess_kind=rules.guess_kind, are_made=are_made
         )
 
-    def _by_rule(self, passages: Sequence[Passage]) -> list[Question]:
-        wanted = _DRAFTS * (self.settings.num_questions + self.settings.num_held_out)
-        return load_rules(self.settings.rules).make(
-            passages,
-            {kind: max(1, round(share * wanted)) for kind, share in _SHARES.items()},
-            seed=self.settings.seed,
-            forbidden=held_out_texts(),
-            needed=held_out_titles(),
-            kept_back=(),
-            wide={},
-        )
-
     def _gate_questions(self, checked: Checked, num_passages: int) -> None:
         wanted = self.settings.min_trajectories + self.settings.num_held_out
         if len(checked.questions) >= wanted:
             return
         why = ", ".join(f"{count} {reason}" for reason, count in checked.reasons.items()) or "none was rejected"
-        ways = {
-            "file": "give more questions, or let them be made: leave --questions out",
-            "teacher": "give the teacher more tokens, another teacher, or a larger corpus",
-            "rules": (
-                "the rules read English prose about named things, a page each; for another corpus name a model that writes "
-                "the questions (--teacher openai:URL#MODEL) or give your own (--questions FILE)"
-            ),
-        }
         raise UsageError(
-            f"too few usable questions: {len(checked.questions)} of the {wanted} that are needed at least ({why}), from "
-            f"{num_passages:,} passages; {ways[self.settings.source]}"
+            f"too few usable questions: {len(checked.questions)} of the {wanted} that are needed at least ({why}; "
+            f"{self.out / 'rejected.json'}), from {num_passages:,} passages; {WAYS_OUT[self.settings.source]}"
         )
 
     def _cut(self, checked: Checked) -> tuple[list[Question], list[Question]]:
@@ -281,6 +292,7 @@ class _Run:
                 questions, search, encoder, rules, lambda done, total: self.on_step("lessons", done, total)
             )
             random.Random(settings.seed).shuffle(kept)  # a file often has its kinds one after the other
+            num_teachable = len(kept)
             kept = kept[: settings.num_questions]
             record = {**report.to_dict(), "num_sampled": 0}
             if settings.num_samples and settings.teacher is not None and len(kept) < settings.num_questions:
@@ -300,7 +312,9 @@ class _Run:
         write_trajectories(self.out / "trajectories.jsonl", kept)
         record["num_kept"] = len(kept)
         record["kinds"] = dict(Counter(one.kind or "unknown" for one in kept).most_common())
-        self.say(f"trajectories: {len(kept)} of {len(questions)} questions could be taught")
+        self.say(
+            f"trajectories: {num_teachable} of {len(questions)} questions could be taught by rule; {len(kept)} are taken"
+        )
         return record
 
     # ---- the teacher -----------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from parallelsearch.viewer.record import record_view
 from parallelsearch.viewer.template import exported_page
 
 MAX_BYTES = 20_000_000
+_PAGE_HEAD = b"<!doctype html>"
 _BLOCK_RECORDS = 32
 _BLOCK_BYTES = 1_000_000
 _LIST_SHARE = 0.4
@@ -75,6 +76,8 @@ def export_html(
     target = Path(out)
     if target.is_dir():
         raise UsageError(f"'{target}' is a folder; give the name of the file to write, such as {target / 'run.html'}")
+    if not _is_ours(target):
+        raise UsageError(f"'{target}' is there and is no page of the viewer; it is left as it is. Give another file")
     indexes = open_runs(paths, reward)
     for index in indexes:
         index.refresh(on_progress)
@@ -85,6 +88,16 @@ def export_html(
     except OSError as error:
         raise UsageError(f"cannot write '{target}': {error.strerror or error}") from error
     return export.report(target, len(page))
+
+
+def _is_ours(target: Path) -> bool:
+    """Whether a file may be written over: there is none, it is empty, or it is a page."""
+    try:
+        with target.open("rb") as file:
+            head = file.read(len(_PAGE_HEAD))
+    except OSError:  # there is none, or writing will say what is wrong
+        return True
+    return not head or head.lower() == _PAGE_HEAD
 
 
 class _Export:
