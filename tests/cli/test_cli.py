@@ -219,8 +219,9 @@ def test_a_question_is_taken_without_quotes_too(command, here):
     assert json.loads(result.stdout)["question"] == " ".join(words)
 
 
-def test_a_terminal_without_unicode_shows_the_answer():
-    result = run("ask", MONET, env={"PYTHONIOENCODING": "ascii"})
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape"])
+def test_a_terminal_without_unicode_shows_the_answer(encoding: str):
+    result = run("ask", MONET, "--policy", "demo", env={"PYTHONIOENCODING": encoding})
     assert result.returncode == 0, result.stderr
     assert "answer: Camille Pissarro" in result.stdout
     assert result.stdout.isascii()
@@ -276,6 +277,35 @@ def test_ctrl_c_while_a_module_is_imported(monkeypatch):
     monkeypatch.setattr("parallelsearch.addresses.open_search", stop)
     result = CliRunner().invoke(app, ["ask", MONET, "--policy", "demo"])
     assert (result.exit_code, result.stderr) == (130, "parallelsearch: stopped\n")
+
+
+def test_what_a_question_cost_is_shown(here):
+    asked = here("ask", MONET, "--policy", "demo", "--prices", "1000,2000,3000")
+    record = json.loads(here("ask", MONET, "--policy", "demo", "--prices", "1000,2000,3000", "--json").stdout)
+    assert f"cost {record['cost']:.6g}" in asked.stdout
+    assert record["cost"] > 6  # two queries of 3000 a thousand, and what was read
+    assert "cost" not in json.loads(here("ask", MONET, "--policy", "demo", "--json").stdout)
+
+
+def test_long_passages_are_noticed_when_they_are_indexed(here, tmp_path):
+    for name, number in (("short", 200), ("long", 2000)):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"id": "1", "text": "word " * number}) + "\n")
+    told = "--chunk-words 100 --overwrite"
+    assert told not in here("index", "short.jsonl", "--out", "a", cwd=tmp_path).stderr
+    assert told in here("index", "long.jsonl", "--out", "b", cwd=tmp_path).stderr
+    cut = here("index", "long.jsonl", "--out", "b", "--chunk-words", "100", "--overwrite", cwd=tmp_path)
+    assert told not in cut.stderr
+    assert cut.stdout.startswith("25 passages")
+
+
+def test_questions_without_answers_are_noticed_before_they_are_asked(here, tmp_path):
+    (tmp_path / "q.jsonl").write_text(json.dumps({"question": MONET, "gold": ["Camille Pissarro"]}) + "\n")
+    result = here("eval", "--data", "q.jsonl", "--policy", "demo", "--out", "run", cwd=tmp_path)
+    assert "1 questions have no golden answer and can only count as wrong" in result.stderr
+
+
+def test_a_gguf_file_is_exported_of_weights(here, tmp_path):
+    fails(here("export", "gguf:a+b", "m.gguf", cwd=tmp_path), 2, "try: parallelsearch export hf:a+b m.gguf")
 
 
 def test_why_there_is_no_answer_is_told_once(tmp_path, here):
