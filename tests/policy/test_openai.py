@@ -500,7 +500,7 @@ async def test_model_that_cannot_be_guessed(behaviour: Any, words: str) -> None:
     ("listing", "words"),
     [
         (models("big", "small"), "has no model 'tiny'; it has: big, small"),
-        (models("tiny"), "not this kind of call; try api=chat or api=completions"),
+        (models("tiny"), "not this kind of call; write ?api=chat or ?api=completions before the"),
         (status(404), "Most end in /v1, like http://127.0.0.1:8000/v1"),
         (hang_up, "Most end in /v1"),
     ],
