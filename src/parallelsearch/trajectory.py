@@ -327,7 +327,7 @@ class Trajectory:
                 f"none of {num_turns} turns searched or answered; does the model follow this dialect ({self.dialect})?"
             )
         max_turns = limits.get("max_turns")
-        if self.stop == "max_turns" and max_turns is not None and len(self.rounds) < max_turns:
+        if self.stop == "max_turns" and self._ends_in_repetition:
             return "the model asked again for what it had asked before, and gave none when it was told to"
         reasons = {
             "max_turns": f"max_turns={max_turns} rounds of search did not lead to one",
@@ -335,6 +335,12 @@ class Trajectory:
             "timeout": f"timeout_s={limits.get('timeout_s')} was over",
         }
         return reasons.get(self.stop or "", "it is unfinished")
+
+    @property
+    def _ends_in_repetition(self) -> bool:
+        """Whether all that was searched last had been searched before."""
+        asked = [{grammar.query_key(query.text) for query in turn.queries} for turn in self.rounds]
+        return len(asked) > 1 and asked[-1] <= set().union(*asked[:-1])
 
     @property
     def num_truncated(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -24,6 +25,8 @@ from parallelsearch.errors import DataError, SearchError, SearchTimeoutError, Tr
 from parallelsearch.retrieval.base import BlockingRetriever, Hit, Result, Retriever
 
 FORMAT_VERSION = 1
+_HEADER_LINES = 100
+"""The backend is named in one of these: in the first, unless runs were killed while they wrote it."""
 _ERROR_TYPES: dict[str, type[SearchError]] = {
     error.__name__: error for error in (SearchError, SearchTimeoutError, TransientSearchError)
 }
@@ -99,7 +102,8 @@ class RecordingRetriever(Retriever):
             with self.path.open("rb") as file:
                 head = file.read(len(self._header))
                 file.seek(0)
-                found = next((one for line in file if (one := _header_in(line, self.path)) is not None), None)
+                lines = itertools.islice(file, _HEADER_LINES)
+                found = next((one for line in lines if (one := _header_in(line, self.path)) is not None), None)
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         if found is not None and found != json.loads(json.dumps(backend)):

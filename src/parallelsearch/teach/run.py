@@ -66,7 +66,7 @@ _DRAFTS = 3
 _BATCH = 24
 """Bundles that the teacher gets before it is looked at what came of them."""
 _TRIED_PASSAGES = 20_000
-"""A plan tries the rules on so many: on a large corpus they take minutes, and there is enough to ask."""
+"""A plan tries the rules on so many at most: on a large corpus they take minutes, and there is enough to ask."""
 _MIN_USABLE = 0.1
 """A teacher of whose questions fewer can be used is not worth its price."""
 
@@ -111,10 +111,9 @@ def num_at_hand(settings: TeachSettings, passages: Sequence[Passage]) -> int | N
     """How many questions there are before any is checked; None where only making them would tell."""
     if settings.questions is not None:
         return sum(1 for _ in read_questions(settings.questions))
-    if settings.teacher is not None:
+    if settings.teacher is not None or len(passages) > _TRIED_PASSAGES:
         return None
-    made = len(by_rule(settings, passages[:_TRIED_PASSAGES]))
-    return made if len(passages) <= _TRIED_PASSAGES else None
+    return len(by_rule(settings, passages))
 
 
 class _Run:
