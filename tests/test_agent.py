@@ -5,6 +5,7 @@ import gc
 import inspect
 import json
 import threading
+import time
 
 import pytest
 
@@ -196,6 +197,30 @@ async def test_an_async_reader_that_is_cancelled_cancels_the_rollout():
         await anext(again)
     assert policy.was_cancelled.is_set()
     await agent.aclose()
+
+
+def test_closing_the_agent_ends_a_call_that_waits_in_another_thread():
+    class Slow:
+        async def search_many(self, queries, k):
+            await asyncio.sleep(60)
+
+    policy = demo.DemoPolicy()
+    policy.tokens_per_s = None
+    agent, told = Agent(policy, Slow()), []
+
+    def ask():
+        try:
+            agent.ask(QUESTION)
+        except UsageError as error:
+            told.append(str(error))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    time.sleep(0.5)
+    agent.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert told == ["this was closed while a call was under way, which ended without a result"]
 
 
 def test_an_agent_that_never_asked_closes_what_it_holds():

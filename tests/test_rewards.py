@@ -278,6 +278,34 @@ def test_coverage_pays_for_each_part_and_not_for_two_strings():
     assert quality(searched("parallel", one_by_one, parts=four)) < 0.5
 
 
+@pytest.mark.parametrize("answer", ["gold", "wrong"])
+def test_who_finds_nothing_is_not_paid_for_finding(answer):
+    """BM25 has no hits for words that stand nowhere: to write such must not pay more than to find other pages."""
+    gold = {"supporting_titles": list(NAMES[:2]), "search": {"kind": "bm25"}}
+    nothing = searched("parallel", [["zzqq", "xxyy"]], answer, **gold)
+    for query in nothing.queries:
+        query.hits = []
+    others = searched("parallel", [["zzqq", "xxyy"]], answer, **gold)
+    assert reward(nothing, "coverage").decomposition == 0
+    assert reward(nothing, "label-free").total <= reward(others, "label-free").total
+    nothing.search = None  # a record written by hand does not say what was found
+    assert reward(nothing, "coverage").decomposition > 0
+
+
+def test_coverage_does_not_charge_for_what_failed():
+    two = parts(*NAMES[:2])
+    clean = searched("parallel", [[*NAMES[:2]]], parts=two)
+    again = searched("parallel", [[*NAMES[:2]], [*NAMES[:2]]], parts=two)
+    for query in again.rounds[0].queries:
+        query.error, query.hits = "down", []
+    assert reward(again, "coverage").total == pytest.approx(reward(clean, "coverage").total)
+    one = searched("parallel", [[*NAMES[:2]], [NAMES[1]]], parts=two)
+    one.rounds[0].queries[1].error = "down"
+    assert quality(one) == pytest.approx(1)
+    twice = searched("parallel", [[*NAMES[:2]], [NAMES[1]]], parts=two)
+    assert quality(twice) < 1  # it had not failed
+
+
 def test_coverage_of_parts_that_come_after_a_first_step():
     of_two_rounds = parts(*NAMES, rounds=[(NAMES[2], 2), (NAMES[3], 2)])
     asked = searched("mixed", [[*NAMES[:2]], [*NAMES[2:]]], parts=of_two_rounds)

@@ -18,7 +18,8 @@ import inspect
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Never, TypedDict, TypeVar, Unpack
 
@@ -125,16 +126,29 @@ class LoopThread:
         except KeyboardInterrupt:
             future.cancel()
             raise
+        except CancelledError:
+            raise UsageError("this was closed while a call was under way, which ended without a result") from None
 
     def stop(self) -> None:
-        """End loop and thread. Used again, it starts anew."""
+        """End loop and thread, and with them whatever is under way: who waits for it is told. Used again, it starts anew."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None:
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(timeout=30)
             loop.call_soon_threadsafe(loop.stop)
             thread.join(timeout=30)
             loop.close()
+
+
+async def _cancel_all() -> None:
+    """Everything in the running loop but this."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=10)
 
 
 class RolloutStream(EventStream[Trajectory]):

@@ -36,7 +36,8 @@ class Coverage:
     is_covered: tuple[bool, ...]
     """Of each part, in the question's order."""
     num_idle: int
-    """Queries that covered no part: they name none, several, one that had its query already, or one out of its round."""
+    """Queries that covered no part: they name none, several, one that had its query already, or one out of its round. What
+    failed, and what asks for it again, is none of these."""
 
     @property
     def num_covered(self) -> int:
@@ -59,20 +60,28 @@ def covered(trajectory: Trajectory, parts: Sequence[QuestionPart] | None = None)
     names = [_names_of(part) for part in wanted]
     is_covered = [False] * len(wanted)
     num_idle = 0
+    has_failed = [False] * len(wanted)
     asked: set[tuple[int, frozenset[str]]] = set()
     for number, turn in numbered_rounds(trajectory):
         for query in turn.queries:
             words = words_of(query.text)
-            found = [at for at in _named(words, names) if wanted[at].round >= number]
+            named = _named(words, names)
+            again = [at for at in named if has_failed[at]]
+            if (
+                again and len({frozenset(names[at]) for at in named}) == 1
+            ):  # its search had failed: that is no query too many
+                has_failed[again[0]] = query.error is not None
+                continue
+            found = [at for at in named if wanted[at].round >= number]
             free = [at for at in found if wanted[at].round == number and not is_covered[at]]
             # Parts with the same names are one thing: a query that names it is for one of them, if its words are new.
             is_one_thing = len({frozenset(names[at]) for at in found}) == 1
             key = (number, frozenset(words))
             if free and is_one_thing and key not in asked:
-                is_covered[free[0]] = True
+                is_covered[free[0]], has_failed[free[0]] = True, query.error is not None
                 asked.add(key)
             else:
-                num_idle += 1
+                num_idle += query.error is None
     return Coverage(tuple(is_covered), num_idle)
 
 

@@ -26,7 +26,7 @@ from parallelsearch.limits import Limits
 from parallelsearch.policy.base import Policy
 from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
 from parallelsearch.rollout import rollout
-from parallelsearch.search import Search
+from parallelsearch.search import Search, check_k
 from parallelsearch.trajectory import Query, Trajectory
 
 SPLITTING = Limits(timeout_s=120.0)
@@ -231,12 +231,18 @@ async def retrieve(
     `options` are those of `rollout`.
     """
     start_s = time.perf_counter()
+
+    def left_s() -> float | None:
+        whole_s = (limits or Limits()).timeout_s
+        return None if whole_s is None else max(0.0, start_s + whole_s - time.perf_counter())
+
     if rounds < 1:
         raise UsageError(f"rounds is how often the policy may search: at least 1, not {rounds}")
     if depth is not None and depth < 1:
         raise UsageError(f"depth is how many hits each sub-query is asked for: at least 1, not {depth}")
     merge([], k, max_tokens=max_tokens, count_tokens=policy.count_tokens)  # says what is wrong before anything is asked
     depth = depth or k
+    check_k(depth, search.max_k)
     trajectory = await rollout(
         question,
         policy,
@@ -255,9 +261,9 @@ async def retrieve(
     notes: list[str] = []
     if not queries:
         notes.append(_why_none(trajectory))
-        queries = await _asked([question], search, depth)
+        queries = await _asked([question], search, depth)  # late passages are better than none
     elif rounds > 1 and depth > search.k:  # the policy read fewer than are wanted here
-        queries = await _asked([query.text for query in queries], search, depth)
+        queries = await _asked([query.text for query in queries], search, depth, left_s()) or queries
     dropped = [text for turn in trajectory.turns for text in turn.dropped_queries]
     if dropped:
         notes.append(f"over the limit of {trajectory.max_subqueries} sub-queries, not searched: {'; '.join(dropped)}")
@@ -278,9 +284,14 @@ async def retrieve(
     return Retrieval(question, passages, queries, trajectory, notes, failures, time.perf_counter() - start_s)
 
 
-async def _asked(texts: Sequence[str], search: Search, depth: int) -> list[Query]:
-    """All at once. Times count from now."""
+async def _asked(texts: Sequence[str], search: Search, depth: int, left_s: float | None = None) -> list[Query]:
+    """All at once, or nothing if that takes too long. Times count from now."""
     start_s = time.perf_counter()
+    try:
+        async with asyncio.timeout(left_s):
+            answers = await search.search_many(texts, depth)
+    except TimeoutError:
+        return []
     return [
         Query(
             found.text,
@@ -290,7 +301,7 @@ async def _asked(texts: Sequence[str], search: Search, depth: int) -> list[Query
             found.start_s - start_s,
             found.end_s - start_s,
         )
-        for found in await search.search_many(texts, depth)
+        for found in answers
     ]
 
 

@@ -191,8 +191,10 @@ def _new_gold(trajectory: Trajectory, gold: Gold | None) -> tuple[float, ...] | 
 
 
 def _has_hits(trajectory: Trajectory) -> bool:
-    """A record without hits does not say what was found."""
-    return any(query.hits for query in trajectory.queries)
+    """Whether the record says what was found. One without hits that nobody searched for, as it may be written by hand, does
+    not; where a search answered that there is nothing, nothing was found."""
+    is_live = trajectory.search is not None
+    return any(query.hits or (is_live and query.error is None) for query in trajectory.queries)
 
 
 # ---- the presets -----------------------------------------------------------------------------------------------------
@@ -298,6 +300,8 @@ _NEEDS_KIND: dict[str, Callable[[Facts, Weights], Reward]] = {
 }
 _PRESETS: dict[str, Callable[[Facts, Weights], Reward]] = {**_NEEDS_KIND, "label-free": _label_free}
 PRESETS: tuple[str, ...] = tuple(_PRESETS)
+WEIGHTED = ("paper", "reference")
+"""Those that `Weights` change."""
 
 
 def reward(trajectory: Trajectory, preset: str = "paper", weights: Weights | None = None) -> Reward:

@@ -271,6 +271,10 @@ class Search:
                 results = await self.retriever.search_many(queries, k)
         except TimeoutError:
             error: SearchError = SearchTimeoutError(f"no answer from {name} within {self.timeout_s:g} s")
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            error = SearchError(f"{name} cancelled its own search")
         except SearchError as caught:
             error = caught
         except Exception as caught:  # a backend's bug must not sink the rollouts that use it

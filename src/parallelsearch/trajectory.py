@@ -60,6 +60,10 @@ class QuestionPart:
     names: list[str]
     round: int = 1
 
+    def __post_init__(self) -> None:
+        if self.round < 1:
+            raise ValueError(f"the first round is 1, not {self.round}")
+
 
 @dataclass(slots=True)
 class Question:

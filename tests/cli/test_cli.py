@@ -304,6 +304,13 @@ def test_questions_without_answers_are_noticed_before_they_are_asked(here, tmp_p
     assert "1 questions have no golden answer and can only count as wrong" in result.stderr
 
 
+def test_weights_are_for_presets_that_have_them(here, monet):
+    told = "the preset 'gated' has no weights; those that have are paper and reference"
+    fails(here("score", str(monet), "--reward", "gated", "--lambda-d", "9"), 2, told)
+    recipe = str(Path(__file__).parents[2] / "recipes" / "cpu-smoke.toml")
+    fails(here("train", recipe, "reward.preset=gated", "reward.search_count=0.9"), 2, "'reward.search_count'", told)
+
+
 def test_a_gguf_file_is_exported_of_weights(here, tmp_path):
     fails(here("export", "gguf:a+b", "m.gguf", cwd=tmp_path), 2, "try: parallelsearch export hf:a+b m.gguf")
 

@@ -17,6 +17,7 @@ import zstandard
 import small_data
 from parallelsearch.data import sets as datasets
 from parallelsearch.data.leaks import LeakError, find_leaks, refuse_leaks
+from parallelsearch.data.parts import parts_of
 from parallelsearch.data.questions import (
     demo_questions,
     question_from_dict,
@@ -27,6 +28,7 @@ from parallelsearch.data.sets import load_questions, training_pool
 from parallelsearch.data.sources import kind_of
 from parallelsearch.errors import DataError, UsageError
 from parallelsearch.evaluation.chance import chance_em
+from parallelsearch.evaluation.metrics import expected_plan
 from parallelsearch.files import read_jsonl
 from parallelsearch.retrieval.corpus import read_passages
 from parallelsearch.trajectory import Question
@@ -322,6 +324,22 @@ def test_a_number_is_an_answer_as_it_is_written(folder: Path, field: str) -> Non
     rows = [{"question": f"{n}?", field: value} for n, value in enumerate((1840, [1840, "in 1840"], 0.5))]
     found = load_questions(write(folder / "mine.jsonl", rows)).questions
     assert [one.golden_answers for one in found] == [["1840"], ["1840", "in 1840"], ["0.5"]]
+
+
+@pytest.mark.parametrize(
+    "graph", [[["Monet", "born", "1840"]], [{"id": 0, "query": "a"}], [{"id": 0, "query": "a", "needs": [1]}], "x", [3]]
+)
+def test_a_field_called_graph_that_is_none_is_left_alone(graph: Any) -> None:
+    question = question_from_dict({"question": "A or B?", "kind": "parallel", "graph": graph}, "f", 1)
+    assert expected_plan("parallel", graph) == (True, 1)
+    found = parts_of(question)
+    assert found is None or found[1] != "graph"
+
+
+def test_the_first_round_is_one() -> None:
+    record = {"question": "A or B?", "parts": [{"names": ["A"], "round": 0}]}
+    with pytest.raises(DataError, match="the first round is 1, not 0"):
+        question_from_dict(record, "f", 1)
 
 
 def test_a_table_is_no_file_of_questions(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,14 @@ async def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("budget") / "run"
     await evaluate(demo_questions()[:40], "demo", "demo", folder)
     return folder
+
+
+async def test_two_runs_of_one_name_are_two_arms(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "run"
+    shutil.copytree(run, other)
+    await spend_budgets([str(run), str(other)], "demo", tmp_path / "out")
+    arms = {cell["arm"] for cell in json.loads((tmp_path / "out" / "budget.json").read_text())["cells"]}
+    assert {f"{run.parent.name}/run", "other/run"} <= arms
 
 
 async def test_a_run_is_scored_from_its_record_or_searched_again_deeper(run: Path) -> None:

@@ -23,7 +23,7 @@ import parallelsearch
 from parallelsearch import grammar
 from parallelsearch.errors import DataError, PolicyError, UsageError
 from parallelsearch.evaluation import compare, evaluate_answers
-from parallelsearch.evaluation.folder import RunFolder, RunStoppedError, read_rows, read_summary
+from parallelsearch.evaluation.folder import RunFolder, RunStoppedError, read_rows, read_summary, short_names
 from parallelsearch.evaluation.run import EvaluationSettings, Progress, run_answers, run_questions
 from parallelsearch.limits import Limits, Prices
 from parallelsearch.policy.base import Generation, OnText, Sampling
@@ -378,6 +378,7 @@ def test_answers_of_another_system_are_scored_as_a_run(tmp_path: Path) -> None:
         ('{"id": "x", "answer": "y"}\n', r"no id stands in 'questions': the file has x; the set has q000, q001"),
         ('{"id": "q000", "answer": 3}\n', "line 1: expected an object with id and answer"),
         ("", "the file has none"),
+        ('{"id": "q000", "answer": "a"}\n{"id": "q000", "answer": "b"}\n', "line 2.*'q000' has an answer already"),
     ],
 )
 def test_an_answer_file_that_does_not_fit_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -413,6 +414,16 @@ async def test_two_policies_on_the_same_questions(tmp_path: Path) -> None:
     assert [one.key for one in comparison.differences["b"]] == ["policy.kind"]
     assert comparison.num_shared == 40
     assert json.loads(json.dumps(comparison.to_dict()))["tests"][0]["p_mcnemar"] == test.result.p_mcnemar
+
+
+async def test_runs_in_folders_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    asked = questions(6)
+    like = [await make(tmp_path / seed / "s" / "run", asked) for seed in ("a", "c")]
+    unlike = await make(tmp_path / "d" / "s" / "run", asked, k=5)
+    assert [run.name for run in compare(like, num_resamples=50).runs] == ["a/s/run", "c/s/run"]
+    with pytest.raises(UsageError, match=r"d/s/run: search.k: 3 against 5"):
+        compare([like[0], unlike, like[1]])
+    assert short_names([like[0], like[0]]) == ["run (1)", "run (2)"]
 
 
 async def test_unlike_runs_are_refused_until_it_is_said_what_may_differ(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """LangChain, the real library: its retrievers in our search, our search and agent in its hands."""
 
 import asyncio
+import logging
 import zlib
 
 import pytest
 
+from free_ports import free_port
 from parallelsearch import Agent, Search
 from parallelsearch.data import demo
 from parallelsearch.errors import SearchError, UsageError
@@ -60,6 +62,21 @@ def test_a_vector_store_is_searched_by_the_agent(store):
     assert (first.hits[0].title, second.hits[0].title) == ("Claude Monet", "Camille Pissarro")
     assert [hit.rank for hit in first.hits] == [1, 2]
     assert trajectory.search == {"kind": "langchain", "retriever": "VectorStoreRetriever", "k": 2}
+
+
+def test_a_shared_search_gives_each_retriever_as_many_as_it_wants():
+    with SharedSearch("demo") as shared:
+        numbers = [len(as_retriever(shared, k=k).invoke("a painter born in France")) for k in (1, 7)]
+        assert numbers == [1, 7]
+        with pytest.raises(UsageError, match="from 1 to 1000, not 0"):
+            as_retriever(shared, k=0)
+
+
+def test_what_is_found_in_part_is_said(caplog):
+    address = f"openai:http://127.0.0.1:{free_port()}/v1#m"
+    with SharedSearch("demo", 2, split=address) as shared, caplog.at_level(logging.WARNING):
+        assert as_retriever(shared).invoke(QUESTION)
+    assert any("found in part" in one.message and "the policy failed" in one.message for one in caplog.records)
 
 
 async def test_a_vector_store_gives_as_many_hits_as_are_asked_for(store):

@@ -12,7 +12,7 @@ import pytest
 from killed_writers import run_and_kill
 
 from parallelsearch.errors import SearchError, TransientSearchError, UsageError
-from parallelsearch.retrieval.base import Hit, Retriever
+from parallelsearch.retrieval.base import DegradedHits, Hit, Retriever
 from parallelsearch.retrieval.cache import CachedRetriever
 
 
@@ -82,6 +82,23 @@ async def test_failures_and_empty_answers_are_asked_again(tmp_path):
             await cached.search_many(["down"], 1)
     assert inner.asked == ["fails", "empty", "a", "down", "fails", "empty", "down"]
     await cached.aclose()
+
+
+async def test_an_answer_in_part_is_asked_again(tmp_path):
+    class Half(Counting):
+        def _answer(self, query, k):
+            return DegradedHits(super()._answer(query, k), ["dense: out of memory"])
+
+    half = Half()
+    broken = CachedRetriever(half, tmp_path / "c.db")
+    (found,) = await broken.search_many(["a"], 2)
+    assert found.failures == ("dense: out of memory",)
+    await broken.aclose()
+    whole = Counting()
+    healed = CachedRetriever(whole, tmp_path / "c.db")
+    await healed.search_many(["a"], 2)
+    assert whole.asked == ["a"]
+    await healed.aclose()
 
 
 async def test_old_answers_are_asked_again(tmp_path, monkeypatch):

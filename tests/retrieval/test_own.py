@@ -159,6 +159,28 @@ async def test_one_failing_query_of_a_function_leaves_the_others():
     assert good.hits
 
 
+@pytest.mark.parametrize("error", [StopIteration("none"), SystemExit("quota")])
+async def test_what_would_end_a_loop_is_the_error_of_its_query(error):
+    def find(query):
+        raise error
+
+    search = Search(as_retriever(find), timeout_s=20)
+    found = await asyncio.wait_for(search.find("a"), 10)
+    assert f"find failed: {type(error).__name__}" in str(found.error)
+    await search.aclose()
+
+
+async def test_a_backend_that_cancels_itself_has_failed():
+    class Tired:
+        async def search_many(self, queries, k):
+            raise asyncio.CancelledError
+
+    search = Search(as_retriever(Tired()), timeout_s=20)
+    found = await asyncio.wait_for(search.find("a"), 10)
+    assert "cancelled its own search" in str(found.error)
+    await search.aclose()
+
+
 async def test_too_few_results_are_said():
     (found, _) = await Search(lambda queries, k: [[]]).search_many(["a", "b"])
     assert "gave 1 results for 2 queries" in str(found.error)

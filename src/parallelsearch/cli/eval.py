@@ -130,7 +130,8 @@ def evaluate_command(
         say(json.dumps(summary, ensure_ascii=False))
         return
     _print_summary(summary["subsets"])
-    for note in notes_of(summary):
+    told = set(questions.warnings)
+    for note in [*(one for one in summary["manifest"]["warnings"] if one not in told), *notes_of(summary)]:
         say(f"note: {note}", err=True)
     say(f"report: {out / REPORT_FILE}")
 

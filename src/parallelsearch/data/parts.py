@@ -36,12 +36,32 @@ def parts_of(question: Question | Trajectory, graph: Any = None) -> tuple[list[Q
         return None
     if graph is None and isinstance(question, Question):
         graph = (question.metadata or {}).get("graph")
+    steps = graph_in(graph)
     derived: tuple[tuple[list[QuestionPart], PartsFrom], ...] = (
-        (_of_graph(graph) if isinstance(graph, list) else [], "graph"),
+        ([] if steps is None else _of_graph(steps), "graph"),
         (_of_titles(question), "titles"),
         (_of_wording(question), "wording"),
     )
     return next((found for found in derived if len(found[0]) > 1), None)
+
+
+def graph_in(value: Any) -> list[dict[str, Any]] | None:
+    """A dependency graph as it is written here: steps with `id`, `query`, and in `needs` the ids of earlier ones. None for
+    anything else: a file of one's own may have a field of that name."""
+    if not isinstance(value, list) or not value:
+        return None
+    known: list[Any] = []
+    for node in value:
+        if (
+            not isinstance(node, dict)
+            or not isinstance(node.get("query"), str)
+            or not isinstance(node.get("needs"), list)
+        ):
+            return None
+        if not isinstance(node.get("id"), int | str) or any(other not in known for other in node["needs"]):
+            return None
+        known.append(node["id"])
+    return value
 
 
 def depths(graph: Sequence[Mapping[str, Any]]) -> dict[int, int]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import UsageError, nearest
-from parallelsearch.evaluation.folder import read_rows
+from parallelsearch.evaluation.folder import read_rows, short_names
 from parallelsearch.evaluation.manifest import Difference, Manifest, differences, read_manifest
 from parallelsearch.evaluation.metrics import MANY_CUT, Row, ratios_of, subsets_of, summarise
 from parallelsearch.evaluation.seeds import GroupTest, group_test
@@ -120,7 +120,7 @@ def _load(
     for part in allow:
         if part not in PARTS:
             raise UsageError(f"'{part}' is no part of a set-up; choose from {', '.join(PARTS)}.{nearest(part, PARTS)}")
-    names = _names([Path(folder) for folder in run_dirs])
+    names = short_names([Path(folder) for folder in run_dirs])
     manifests = [read_manifest(folder) for folder in run_dirs]
     found = {
         name: differences(manifests[0].setup, manifest.setup)
@@ -256,14 +256,6 @@ def _is_one(letters: tuple[str, ...]) -> bool:
 
 
 # ---- what may be compared --------------------------------------------------------------------------------------------
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """A short name for each run: its folder's, with the parent's where two are alike."""
-    short = [folder.resolve().name for folder in folders]
-    if len(set(short)) == len(short):
-        return short
-    return ["/".join(folder.resolve().parts[-2:]) for folder in folders]
 
 
 def _refuse(first: str, found: dict[str, list[Difference]], allow: Sequence[str]) -> None:

@@ -190,3 +190,14 @@ def read_rows(folder: str | os.PathLike[str]) -> list[Row]:
     if has_both and read_summary(path).get("trajectories_bytes") == record.stat().st_size:
         return [row_from_dict(value, str(path / ROWS_FILE), line) for line, value in read_jsonl(path / ROWS_FILE)]
     return [row_of(trajectory) for trajectory in read_trajectories(record)]
+
+
+def short_names(folders: Sequence[Path]) -> list[str]:
+    """A name for each run, no two alike: its folder's, with as many of the parents as it takes; a number where one comes
+    twice."""
+    parts = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(one[-depth:]) for one in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{folder.resolve().name} ({number})" for number, folder in enumerate(folders, start=1)]

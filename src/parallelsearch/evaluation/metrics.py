@@ -17,7 +17,7 @@ import numpy as np
 
 from parallelsearch.answers import f1, normalise, string_accuracy, substring_match
 from parallelsearch.coverage import covered
-from parallelsearch.data.parts import PartsFrom, depths, parts_of
+from parallelsearch.data.parts import PartsFrom, depths, graph_in, parts_of
 from parallelsearch.errors import DataError, UsageError
 from parallelsearch.evaluation.chance import chance_em
 from parallelsearch.evaluation.evidence import at_hand
@@ -186,8 +186,9 @@ def expected_plan(kind: Kind | None, graph: Any = None) -> tuple[bool | None, in
     A written dependency graph decides where there is one: its roots are the first round, its depth the rounds. Otherwise
     the kind does, with the rounds that the rewards aim at.
     """
-    if isinstance(graph, list) and graph:
-        depth = depths(graph)
+    steps = graph_in(graph)
+    if steps is not None:
+        depth = depths(steps)
         return sum(level == 1 for level in depth.values()) >= 2, max(depth.values())
     if kind is None:
         return None, None

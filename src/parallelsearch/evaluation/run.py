@@ -276,7 +276,10 @@ def run_answers(
     for line, record in read_records(answers):
         if not isinstance(record, dict) or "id" not in record or not isinstance(record.get("answer"), str | None):
             raise DataError(str(answers), line, "expected an object with id and answer (text)")
-        found[str(record["id"])] = record.get("answer")
+        key = str(record["id"])
+        if key in found:
+            raise DataError(str(answers), line, f"the question '{key}' has an answer already", field="id")
+        found[key] = record.get("answer")
     known = found.keys() & by_id.keys()
     if not known:
         theirs, ours = ", ".join(list(found)[:2]) or "none", ", ".join(list(by_id)[:2])

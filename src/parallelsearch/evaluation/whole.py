@@ -19,7 +19,7 @@ from parallelsearch.addresses import open_policy, search_of
 from parallelsearch.data.sets import QuestionSet, load_questions
 from parallelsearch.errors import UsageError
 from parallelsearch.evaluation.budget import labelled_arm, run_arm, whole_arm
-from parallelsearch.evaluation.folder import TRAJECTORIES_FILE, read_rows
+from parallelsearch.evaluation.folder import TRAJECTORIES_FILE, read_rows, short_names
 from parallelsearch.evaluation.gold import GoldRetriever
 from parallelsearch.evaluation.manifest import MANIFEST_FILE
 from parallelsearch.evaluation.report import choose_examples, write_budget, write_report
@@ -102,9 +102,10 @@ async def spend_budgets(
         found = [await whole_arm(known, looks)]
         labelled = await labelled_arm(known, looks)
         found += [labelled] if labelled.found else []
-        names = [path.name if Path(arm) == path else arm for arm, path in runs.items()]
-        for name, path in zip(names, runs.values(), strict=True):
-            found.append(await run_arm(name, path, looks))
+        given = [arm for arm, path in runs.items() if Path(arm) == path]
+        names = dict(zip(given, short_names([runs[arm] for arm in given]), strict=True))
+        for arm, path in runs.items():
+            found.append(await run_arm(names.get(arm, arm), path, looks))
     return await asyncio.to_thread(write_budget, found, folder)
 
 

@@ -8,7 +8,9 @@ async callers of any thread share connections, cache and micro-batches.
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +22,13 @@ from parallelsearch.agent import Agent, LoopThread
 from parallelsearch.errors import SearchError, TransientSearchError, UsageError
 from parallelsearch.grounding import sentence_of
 from parallelsearch.policy.base import Policy
-from parallelsearch.retrieval.base import Hit, Result, Retriever
+from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
 from parallelsearch.retrieval.own import Backend
 from parallelsearch.retrieving import DEFAULT_K, MergedHit, splitting
-from parallelsearch.search import Search
+from parallelsearch.search import Search, check_k
 from parallelsearch.trajectory import Trajectory
+
+_log = logging.getLogger(__name__)
 
 TOOL_NAME = "answer_with_search"
 TOOL_DESCRIPTION = (
@@ -105,7 +109,16 @@ class SharedSearch:
         found = await self.search.find(query, self.k if k is None else k)
         if found.error is not None:
             raise found.error
+        if isinstance(found.hits, DegradedHits):
+            _log.warning("found in part, for '%s': %s", query[:200], "; ".join(found.hits.failures))
         return found.hits
+
+    def with_k(self, k: int) -> SharedSearch:
+        """The same search, for so many hits."""
+        check_k(k, self.search.max_k)
+        other = copy.copy(self)
+        other.k = k
+        return other
 
     def find(self, query: str, k: int | None = None) -> list[Hit]:
         """The hits of a query; raises `SearchError`, as a foreign framework expects."""
@@ -135,7 +148,7 @@ def shared(
         return SharedSearch(search, k, split)
     if split is not None:
         raise UsageError("a SharedSearch splits if it was made so: SharedSearch(search, k, split=POLICY)")
-    return search
+    return search if k is None else search.with_k(k)
 
 
 def metadata_of(hit: Hit) -> dict[str, Any]:

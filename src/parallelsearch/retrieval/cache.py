@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import UsageError
-from parallelsearch.retrieval.base import Hit, Result, Retriever
+from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
 from parallelsearch.retrieval.replay import hits_to_rows, rows_to_hits
 
 FORMAT_VERSION = 1
@@ -78,7 +78,10 @@ class CachedRetriever(Retriever):
         if missing:
             answers = await self.inner.search_many([queries[i] for i in missing], k)
             new = {
-                queries[i]: hits for i, hits in zip(missing, answers, strict=True) if isinstance(hits, list) and hits
+                queries[i]: hits
+                for i, hits in zip(missing, answers, strict=True)
+                # With a part of the backend missing, the whole may be back next time.
+                if isinstance(hits, list) and hits and not isinstance(hits, DegradedHits)
             }
             if new:
                 await self._in_thread(self._store, new, k)

@@ -84,9 +84,18 @@ class OwnRetriever(Retriever):
         arguments = (argument, k) if self._passes_k else (argument,)
         if self._is_async:
             return await self._function(*arguments)
-        result = await asyncio.get_running_loop().run_in_executor(self._pool, self._function, *arguments)
+        result = await asyncio.get_running_loop().run_in_executor(self._pool, self._blocking, *arguments)
         # A wrapper or a partial need not look async and can be it all the same.
         return await result if inspect.isawaitable(result) else result
+
+    def _blocking(self, *arguments: Any) -> Any:
+        try:
+            return self._function(*arguments)
+        except (
+            StopIteration,
+            SystemExit,
+        ) as error:  # no future can carry the first, and the second would end the event loop
+            raise SearchError(f"{self.name} failed: {type(error).__name__}: {error}") from error
 
     def describe(self) -> dict[str, Any]:
         describe = getattr(self.backend, "describe", None)
