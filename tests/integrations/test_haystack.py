@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -77,3 +78,13 @@ def test_a_pipeline_splits_is_saved_and_is_loaded_again():
     retriever.close()
     with pytest.raises(UsageError, match="at least 1"):
         ParallelSearchRetriever(top_k=0)
+
+
+def test_the_first_queries_of_several_threads_open_one_search():
+    retriever = ParallelSearchRetriever("demo", top_k=1)
+    opened = set()
+    with ThreadPoolExecutor(16) as pool:
+        for one in [pool.submit(retriever._opened) for _ in range(32)]:
+            opened.add(id(one.result()))
+    retriever.close()
+    assert len(opened) == 1

@@ -11,9 +11,10 @@ from search_fault_server import FaultServer, Reply, Request, good
 
 from free_ports import free_port
 from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError
-from parallelsearch.retrieval.base import Hit
+from parallelsearch.retrieval.base import DegradedHits, Hit
 from parallelsearch.retrieval.remote import RemoteRetriever, document_of, error_of, read_reply
-from parallelsearch.search import Search
+from parallelsearch.search import Found, Search
+from parallelsearch.server.search_server import reply_of
 
 
 async def ask(retriever: RemoteRetriever, *queries: str, k: int = 2) -> list:
@@ -93,6 +94,27 @@ def test_what_the_server_writes_is_what_the_client_reads():
     hit = Hit("1", 'The "Big" One', "line 1\nline 2", "http://u", "2021-01-01", 0.25, 1)
     body = {"result": [[{"document": document_of(hit), "score": hit.score}]]}
     assert read_reply(json.dumps(body).encode(), 1, 1) == [[hit]]
+
+
+async def test_an_answer_in_part_is_said_and_not_kept():
+    """As our server sends it: what was missing travels, and the next time the query is asked again."""
+    hit = Hit("1", "Paris", "Paris is a city.", None, None, 1.0, 1)
+    half = reply_of([Found("a", DegradedHits([hit], ["dense: out of memory"])), Found("b", [hit])], True)
+    assert half["degraded"] == {"0": ["dense: out of memory"]}
+    assert "degraded" not in reply_of([Found("b", [hit])], True)
+    first, second = read_reply(json.dumps(half).encode(), 2, 3)
+    assert (first.failures, type(second)) == (("dense: out of memory",), list)
+    for odd in ([], {"0": "x"}, {"0": []}, {"7": ["x"]}):
+        (found,) = read_reply(json.dumps({"result": [[]], "degraded": odd}).encode(), 1, 3)
+        assert type(found) is list
+
+    one = {key: value[:1] if key == "result" else value for key, value in half.items()}
+    async with FaultServer(Reply(one)) as server:
+        search = Search(RemoteRetriever(server.url))
+        answers = [await search.find("a") for _ in range(2)]
+        await search.aclose()
+    assert [answer.cached for answer in answers] == [False, False]
+    assert all(isinstance(answer.hits, DegradedHits) for answer in answers)
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------

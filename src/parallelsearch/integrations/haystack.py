@@ -9,6 +9,7 @@ cannot be imported without its framework.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from parallelsearch.errors import UsageError, require
@@ -64,11 +65,13 @@ class ParallelSearchRetriever:
             raise UsageError(f"top_k is the number of documents: at least 1, not {top_k}")
         self.search, self.top_k, self.split = search, top_k, split
         self._shared: SharedSearch | None = None
+        self._lock = threading.Lock()
 
     def warm_up(self) -> None:
         """Open search and policy now."""
-        if self._shared is None:
-            self._shared = SharedSearch(self.search, self.top_k, self.split)
+        with self._lock:  # a pipeline may run its first queries in several threads
+            if self._shared is None:
+                self._shared = SharedSearch(self.search, self.top_k, self.split)
 
     def to_dict(self) -> dict[str, Any]:
         return default_to_dict(self, search=self.search, top_k=self.top_k, split=self.split)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from parallelsearch.errors import DataError, SearchError, SearchTimeoutError, TransientSearchError, UsageError
 from parallelsearch.http import HttpClient, Response, checked_url, without_secrets
-from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever
+from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result, Retriever
 from parallelsearch.retrieval.corpus import passage_of
 from parallelsearch.untrusted import finite, whole
 
@@ -72,9 +72,19 @@ def read_reply(body: bytes, num_queries: int, k: int) -> list[Result]:
         raise TransientSearchError(f"the answer has {len(result)} results for {num_queries} queries")
     errors = reply.get("errors")
     errors = errors if isinstance(errors, dict) else {}
+    degraded = reply.get("degraded")
+    degraded = degraded if isinstance(degraded, dict) else {}
     return [
-        _read_error(errors[str(i)]) if str(i) in errors else _read_items(items, k) for i, items in enumerate(result)
+        _read_error(errors[str(i)]) if str(i) in errors else _in_part(_read_items(items, k), degraded.get(str(i)))
+        for i, items in enumerate(result)
     ]
+
+
+def _in_part(found: Result, missing: Any) -> Result:
+    """The hits, marked where the server says that it did without something: they are not kept."""
+    if not isinstance(found, list) or not isinstance(missing, list) or not missing:
+        return found
+    return DegradedHits(found, [_short(one) for one in missing])
 
 
 def _read_error(error: Any) -> SearchError:

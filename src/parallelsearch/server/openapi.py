@@ -70,6 +70,11 @@ def search_openapi(settings: ServerSettings, splits: bool = False) -> Schema:
     found = _record(
         {"result": _list(_list({"anyOf": [scored, document]}))},
         errors={"type": "object", "additionalProperties": failure, "description": "failed queries by their position"},
+        degraded={
+            "type": "object",
+            "additionalProperties": _list(_TEXT),
+            "description": "by position, queries that were answered in part, and what was missing",
+        },
     )
     full = {**_BODY_REFUSED, 503: "too many queries are waiting; see Retry-After"}
     refusal = _record({"detail": _TEXT})

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from parallelsearch import __version__
 from parallelsearch.errors import require
-from parallelsearch.retrieval.base import Hit
+from parallelsearch.retrieval.base import DegradedHits, Hit
 from parallelsearch.retrieval.remote import document_of, error_of
 from parallelsearch.retrieving import MergedHit, SplitRetriever
 from parallelsearch.search import Found, Search
@@ -72,6 +72,9 @@ def reply_of(found: list[Found], return_scores: bool) -> dict[str, Any]:
     errors = {str(i): error_of(one.error) for i, one in enumerate(found) if one.error is not None}
     if errors:
         reply["errors"] = errors
+    degraded = {str(i): list(one.hits.failures) for i, one in enumerate(found) if isinstance(one.hits, DegradedHits)}
+    if degraded:
+        reply["degraded"] = degraded
     return reply
 
 
@@ -254,6 +257,9 @@ def _log_fields(
     fields: dict[str, Any] = {"num_queries": len(found), "k": asked.k}
     failed = [one for one in found if one.error is not None]
     fields |= {"num_failed": len(failed), "num_cached": sum(one.cached for one in found)}
+    in_part = [one.hits for one in found if isinstance(one.hits, DegradedHits)]
+    if in_part:
+        fields |= {"num_in_part": len(in_part), "first_missing": in_part[0].failures[0][:300]}
     if failed:
         fields["first_error"] = str(failed[0].error)[:300]
     if settings.logs_queries:
