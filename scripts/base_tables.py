@@ -32,16 +32,14 @@ from result_tables import (
     metrics,
     once_ratios,
     paired,
+    ratio_difference,
     with_interval,
 )
 
 from parallelsearch.evaluation.metrics import ratios_of
-from parallelsearch.evaluation.seeds import group_test
 from parallelsearch.evaluation.statistics import Ratio
 
 LARGER, TWIN, SMALLER = "qwen-parallel", "qwen-sequential", "small-parallel"
-
-
 SAID = {"smaller base": SMALLER, "larger base": LARGER, "its twin": TWIN, SHIPPED: SHIPPED}
 """What the tables call them."""
 
@@ -140,9 +138,8 @@ def _ratios(seeds: Seeds, metric: str) -> list[Ratio]:
 
 def _gain(small: Seeds, large: Seeds, metric: str) -> Measured | None:
     """Of the larger base over the smaller, on the questions that both were asked."""
-    a, b = (_ratios(seeds, metric) for seeds in paired(small, large))
-    test = group_test(a, b) if a and b else None
-    return None if test is None else Measured(test.difference, test.low, test.high, min(len(a), len(b)))
+    a, b = paired(small, large)
+    return ratio_difference(_ratios(a, metric), _ratios(b, metric))
 
 
 TABLES = {"larger_answers": answers_table, "larger_splits": splits_table}

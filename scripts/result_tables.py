@@ -156,7 +156,12 @@ def difference(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> Me
     if len(a) == len(b) == 1:
         one = paired_test(a[0], b[0], num_resamples=_RESAMPLES)
         return Measured(one.difference, one.low, one.high, 1)
-    test = group_test([mean_of(seed) for seed in a], [mean_of(seed) for seed in b], num_resamples=_RESAMPLES)
+    return ratio_difference([mean_of(seed) for seed in a], [mean_of(seed) for seed in b], _RESAMPLES)
+
+
+def ratio_difference(a: Sequence[Ratio], b: Sequence[Ratio], num_resamples: int = 2 * _RESAMPLES) -> Measured | None:
+    """The same of ratios, one for each seed."""
+    test = group_test(a, b, num_resamples=num_resamples) if a and b else None
     return None if test is None else Measured(test.difference, test.low, test.high, min(len(a), len(b)))
 
 

@@ -26,12 +26,12 @@ from result_tables import (
     measured,
     metrics,
     paired,
+    ratio_difference,
     with_interval,
 )
 
 from parallelsearch.evaluation.metrics import ratios_of
 from parallelsearch.evaluation.plots import Figure, Series
-from parallelsearch.evaluation.seeds import group_test
 from parallelsearch.evaluation.statistics import Ratio
 from parallelsearch.files import read_json
 
@@ -104,8 +104,7 @@ def _balanced(lines: Sequence[Line]) -> Ratio:
 def _difference(a: Seeds, b: Seeds) -> Measured | None:
     """Of what is balanced, seeds against seeds."""
     a, b = paired(a, b)
-    test = group_test([_balanced(seed) for seed in a], [_balanced(seed) for seed in b]) if a and b else None
-    return None if test is None else Measured(test.difference, test.low, test.high, min(len(a), len(b)))
+    return ratio_difference([_balanced(seed) for seed in a], [_balanced(seed) for seed in b])
 
 
 TABLES = {"rewards": rewards_table}

@@ -67,17 +67,13 @@ def covered(trajectory: Trajectory, parts: Sequence[QuestionPart] | None = None)
             words = words_of(query.text)
             named = _named(words, names)
             again = [at for at in named if has_failed[at]]
-            if (
-                again and len({frozenset(names[at]) for at in named}) == 1
-            ):  # its search had failed: that is no query too many
+            if again and _is_one_thing(named, names):  # its search had failed: that is no query too many
                 has_failed[again[0]] = query.error is not None
                 continue
             found = [at for at in named if wanted[at].round >= number]
             free = [at for at in found if wanted[at].round == number and not is_covered[at]]
-            # Parts with the same names are one thing: a query that names it is for one of them, if its words are new.
-            is_one_thing = len({frozenset(names[at]) for at in found}) == 1
-            key = (number, frozenset(words))
-            if free and is_one_thing and key not in asked:
+            key = (number, frozenset(words))  # of parts with the same names a query is for one, if its words are new
+            if free and _is_one_thing(found, names) and key not in asked:
                 is_covered[free[0]], has_failed[free[0]] = True, query.error is not None
                 asked.add(key)
             else:
@@ -111,6 +107,11 @@ def words_of(text: str) -> Words:
 
 def _names_of(part: QuestionPart) -> list[Words]:
     return [words for words in dict.fromkeys(map(words_of, part.names)) if words]
+
+
+def _is_one_thing(parts: Sequence[int], names: Sequence[Sequence[Words]]) -> bool:
+    """Whether these parts, by their places, have the same names."""
+    return len({frozenset(names[at]) for at in parts}) == 1
 
 
 def _named(words: Words, names: Sequence[Iterable[Words]]) -> list[int]:

@@ -304,6 +304,15 @@ WEIGHTED = ("paper", "reference")
 """Those that `Weights` change."""
 
 
+def check_weights(preset: str, weights: Weights) -> None:
+    """Refuse weights that a preset would not look at."""
+    given = [weight.name for weight in fields(Weights) if getattr(weights, weight.name) != weight.default]
+    if given and preset not in WEIGHTED:
+        raise UsageError(
+            f"{', '.join(given)}: the preset '{preset}' has no weights; those that have are {' and '.join(WEIGHTED)}"
+        )
+
+
 def reward(trajectory: Trajectory, preset: str = "paper", weights: Weights | None = None) -> Reward:
     """The reward of one trajectory. A preset that needs the question's kind says so when there is none."""
     function = _PRESETS.get(preset)
@@ -316,6 +325,8 @@ def reward(trajectory: Trajectory, preset: str = "paper", weights: Weights | Non
             f"reward preset '{preset}' needs the question's kind (one of {', '.join(KINDS)}) and "
             f"{trajectory.id or trajectory.question!r} has none; add it, or use the preset 'label-free', which needs none"
         )
+    if weights is not None:
+        check_weights(preset, weights)
     return function(facts(trajectory), weights or Weights())
 
 

@@ -98,13 +98,10 @@ def score(
 
     Example: parallelsearch score trajectories.jsonl --reward gated --json
     """
-    from parallelsearch.rewards import PRESETS, WEIGHTED, Weights, reward
+    from parallelsearch.rewards import Weights, reward
     from parallelsearch.trajectory import read_trajectories
 
-    chosen = given(decomposition=lambda_d, alpha=alpha, search_count=lambda_s, format=lambda_f)
-    if chosen and preset in PRESETS and preset not in WEIGHTED:
-        raise UsageError(f"the preset '{preset}' has no weights; those that have are {' and '.join(WEIGHTED)}")
-    weights = Weights(**chosen)
+    weights = Weights(**given(decomposition=lambda_d, alpha=alpha, search_count=lambda_s, format=lambda_f))
     rows: list[dict[str, Any]] = []
     for number, trajectory in enumerate(read_trajectories(file), start=1):
         row = {"id": trajectory.id or str(number), **reward(trajectory, preset, weights).to_dict()}

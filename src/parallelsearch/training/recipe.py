@@ -186,12 +186,10 @@ class RewardSettings(_WeightSettings, Settings):  # type: ignore[misc]  # so its
                 f"there is no reward preset '{self.preset}'; choose one of {', '.join(rewards.PRESETS)}."
                 f"{nearest(self.preset, rewards.PRESETS)}"
             )
-        given = [weight.name for weight in fields(Weights) if getattr(self, weight.name) != weight.default]
-        if given and self.preset not in rewards.WEIGHTED:
-            listed = ", ".join(f"'reward.{name}'" for name in given)
-            raise ValueError(
-                f"{listed}: the preset '{self.preset}' has no weights; those that have are {' and '.join(rewards.WEIGHTED)}"
-            )
+        try:
+            rewards.check_weights(self.preset, self.weights)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
         return self
 
 
