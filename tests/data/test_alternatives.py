@@ -41,6 +41,15 @@ from parallelsearch.data.alternatives import compared, listed, offered
             "Which is older: University of California, Berkeley or Yale?",
             ["University of California, Berkeley", "Yale"],
         ),
+        # no comma before the last: people, and more than any name has commas
+        ("Who was born first, Claude Monet, Camille Pissarro or Alfred Sisley?", ["Claude Monet", "Camille Pissarro", "Alfred Sisley"]),
+        ("Who won the most medals, Ada, Bo, Cy or Di?", ["Ada", "Bo", "Cy", "Di"]),
+        ("Who died first, Theophilus Clinton, 4Th Earl Of Lincoln or Max Linder?", ["Theophilus Clinton, 4Th Earl Of Lincoln", "Max Linder"]),
+        ("Who was born last, Sammy Davis, Jr. or Dean Martin?", ["Sammy Davis, Jr.", "Dean Martin"]),
+        ("Who was born first, Marc René, Marquis De Montalembert or Max Linder?", ["Marc René, Marquis De Montalembert", "Max Linder"]),
+        ("Which band was formed first, NOFX, Unun, Deicide, Cream or Blur?", ["NOFX", "Unun", "Deicide", "Cream", "Blur"]),
+        ("Which film came out first, Dance, Girl, Dance or Holiday?", ["Dance, Girl, Dance", "Holiday"]),
+        ("Which city has the most inhabitants, Washington, D.C. or Paris?", ["Washington, D.C.", "Paris"]),
         # the verb comes after the names
         ("Which canal, Miami Canal or Dundee Canal, also supplies power?", ["Miami Canal", "Dundee Canal"]),
         ("Which band, Matthew Good Band or Switchfoot is still together?", ["Matthew Good Band", "Switchfoot"]),
@@ -52,7 +61,7 @@ from parallelsearch.data.alternatives import compared, listed, offered
         ("Are either The Pogues or Pillar an electronic group?", ["yes", "no"]),
         ("Both Sorbaria and Goldenrod are a genus of more than 50 plants?", ["yes", "no"]),
     ],
-)
+)  # fmt: skip
 def test_what_a_guesser_sees(question: str, options: list[str]) -> None:
     assert offered(question) == options
 

@@ -103,6 +103,12 @@ def _name_end(tokens: Sequence[tuple[str, bool]], start: int) -> int:
 _COMPARES_TWO = r"earlier|later|older|younger|more|longer|larger|bigger|higher|closer|farther|further|fewer|less"
 _COMPARES = re.compile(rf"\b(first|most|{_COMPARES_TWO})\b")
 _IS_LIST = re.compile(r"\bof these\b|\bthe \w+est\b")
+_OF_SEVERAL = re.compile(r"\b(?:first|last|most)\b")
+_RANK = re.compile(
+    r"\d|(?:the|Jr|Sr|Lord|Lady|King|Queen|Emperor|Empress|Elector|Prince|Princess|Duke|Duchess|Marquis|Marquess|Earl|Count"
+    r"|Countess|Viscount|Viscountess|Baron|Baroness|Baronet)\b"
+)
+"""What stands after a comma in a person's name."""
 
 _CAPITAL = r"[\"'“‘(]?[A-Z0-9À-ÖØ-ÞĀ-Ž]"
 _NAME = rf"(?:{_CAPITAL}[^\s,;?]*)"
@@ -176,12 +182,20 @@ def _after_mark(text: str, word: str) -> list[str]:
     before, listed = head[: mark.start()], head[mark.end() :]
     # A comma may stand inside a name. It parts several alternatives after a colon, before the last word, for "the oldest".
     is_list = text[mark.start()] == ":" and not re.search(rf"\b(?:{_COMPARES_TWO})\b", before)
-    is_list = is_list or head.endswith(",") or _IS_LIST.search(text) is not None
+    is_list = is_list or head.endswith(",") or _IS_LIST.search(text) is not None or _is_of_several(before, listed)
     left = listed.removesuffix(",").split(", ") if is_list else [listed]
     end = _ENDS_NAME.search(tail)
     if end is not None and not (_VERB.search(before) or _COMPARES.search(before)):  # the verb comes after the names
         tail = tail[: end.start()]
     return _all([*left, tail])
+
+
+def _is_of_several(asked: str, listed: str) -> bool:
+    """ "Who was born first, A, B or C": a person's name has a comma only before a rank, and hardly any name has three. Else
+    "Which came out first, A, B or C" is left at two: of films and places, most are "Murder, She Said" or "Tumen, Jilin"."""
+    inner = listed.split(", ")[1:]
+    are_people = asked.lower().startswith("who ") and not any(map(_RANK.match, inner))
+    return _OF_SEVERAL.search(asked) is not None and (are_people or len(inner) > 2)
 
 
 def _after_mark_in_lower_case(text: str) -> list[str]:
