@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from parallelsearch.data import demo
+from parallelsearch.cli.app import app
+from parallelsearch.data import demo, load_questions
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,6 +37,19 @@ def test_the_report_links_its_examples_to_the_viewer_beside_it(tmp_path: Path) -
     row = summary(tmp_path / "run")
     by_hand = row["num_input_tokens"] / 1e6 + row["num_output_tokens"] / 1e5 + row["num_subqueries"] * 5 / 1e3
     assert row["cost"] == pytest.approx(by_hand)
+
+
+def test_a_seed_leaves_the_questions_that_a_limit_draws(tmp_path: Path) -> None:
+    def asked(*arguments: str) -> set[str]:
+        out = "-".join(("run", *arguments))
+        result = CliRunner().invoke(app, ["eval", "--limit", "3", "--out", str(tmp_path / out), *arguments])
+        assert result.exit_code == 0, result.output
+        return {json.loads(line)["id"] for line in (tmp_path / out / "rows.jsonl").read_text().splitlines()}
+
+    first = asked()
+    assert first == {question.id for question in load_questions("demo", limit=3)}
+    assert asked("--seed", "1") == first
+    assert asked("--limit-seed", "1") != first
 
 
 def test_wrong_prices_and_a_gold_search_without_a_file_are_named(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from parallelsearch.cli.options import (
     DialectOption,
     JsonOption,
     KOption,
+    LimitOption,
+    LimitSeedOption,
     MaxCostOption,
     MaxObservationTokensOption,
     MaxTokensOption,
@@ -52,7 +54,8 @@ def evaluate_command(
         bool,
         typer.Option("--open-sealed", help="Open a split that is kept for a release's numbers; it is written down."),
     ] = False,
-    limit: Annotated[int | None, typer.Option(help="Only so many questions of each set, drawn by --seed.")] = None,
+    limit: LimitOption = None,
+    limit_seed: LimitSeedOption = 0,
     prices: PricesOption = None,
     max_cost: MaxCostOption = None,
     answers: Annotated[
@@ -86,7 +89,7 @@ def evaluate_command(
     from parallelsearch.limits import Limits
     from parallelsearch.policy import Sampling
 
-    questions = load_questions(data, split=split, subset=subset, limit=limit, seed=seed, opens_sealed=open_sealed)
+    questions = load_questions(data, split=split, subset=subset, limit=limit, seed=limit_seed, opens_sealed=open_sealed)
     for warning in questions.warnings:
         say(f"note: {warning}", err=True)
     if answers is not None:
@@ -174,7 +177,8 @@ def budget_command(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")] = Path("budget"),
     k: KOption = 3,
     split: Annotated[str | None, typer.Option(help="Of a named set: train, dev or test.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only so many questions of each set, drawn by --seed.")] = None,
+    limit: LimitOption = None,
+    limit_seed: LimitSeedOption = 0,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -192,7 +196,7 @@ def budget_command(
     from parallelsearch.evaluation.run import EvaluationSettings
     from parallelsearch.evaluation.whole import spend_budgets
 
-    questions = None if data is None else load_questions(data, split=split, limit=limit, seed=seed)
+    questions = None if data is None else load_questions(data, split=split, limit=limit, seed=limit_seed)
     with progress("questions", show=not as_json) as update:
         page = asyncio.run(
             spend_budgets(

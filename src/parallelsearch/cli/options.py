@@ -74,6 +74,12 @@ MaxTokensOption = Annotated[int | None, typer.Option("--max-tokens", help="Promp
 KOption = Annotated[int, typer.Option("--k", help="Hits for each sub-query.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything that draws at random.")]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", help="Only so many questions of each set, drawn at random.")
+]
+LimitSeedOption = Annotated[
+    int, typer.Option("--limit-seed", help="Another number draws others for --limit; --seed does not.")
+]
 HostOption = Annotated[str, typer.Option("--host", help="Where to listen; the default is this machine alone.")]
 AllowedHostOption = Annotated[
     list[str] | None,
