@@ -52,6 +52,9 @@ def test_defaults_are_those_of_the_core() -> None:
         ("train.learning_rate=1", ["unknown key 'train.learning_rate'"]),
         ("train.sample_per_question=2", ["'samples_per_question'"]),
         ("reward.preset=papper", ["'papper'", "'paper'"]),
+        ("model.lora_alpha=32", ["lora_alpha: without 'lora_rank' every weight is trained", "lora_rank = 16"]),
+        ("model.lora_dropout=0.1", ["lora_dropout: without 'lora_rank'"]),
+        ('model.lora_targets=["q_proj"]', ["lora_targets: without 'lora_rank'"]),
         ("train.samples_per_question=1", ["at least 2 for grpo"]),
         ("train.updates_per_step=3", ["must divide 16"]),
         ("rollout.top_p=0.9", ["rollout.top_p", "whole vocabulary"]),
@@ -140,6 +143,14 @@ def test_seeds_of_rollouts_are_all_different() -> None:
 
 
 # ---- sweeps ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_adapter_to_start_from_has_its_own_alpha() -> None:
+    started = {"model.adapter": "somewhere"}
+    with pytest.raises(UsageError, match="lora_alpha: 'adapter' has its own"):
+        parse_recipe(VALUES, {**started, "model.lora_alpha": 32})
+    parse_recipe(VALUES, {**started, "model.lora_targets": ["q_proj"]})  # the critic's
+    parse_recipe(VALUES, {**started, "model.lora_rank": 16, "model.lora_alpha": 32})
 
 
 def test_the_lambda_sweep_is_a_grid_of_sixteen() -> None:

@@ -48,6 +48,20 @@ class SharedModelSettings(Settings):
     template: Literal["auto", "chat", "base"] = "auto"
     """`chat` uses the tokenizer's chat template, `base` sends the prompt as it is, `auto` takes what there is."""
 
+    @model_validator(mode="after")
+    def _check_lora(self) -> Self:
+        """Refuse what a run that makes no adapter would not look at. A critic beside one has its `lora_targets`."""
+        keys = [name for name in type(self).model_fields if name.startswith("lora_")]
+        given = [name for name in keys if getattr(self, name) != type(self).model_fields[name].default]
+        if self.lora_rank == 0 and self.adapter is None and given:
+            raise ValueError(
+                f"{', '.join(given)}: without 'lora_rank' every weight is trained and there is no LoRA to set; write, for "
+                f"example, lora_rank = 16, or leave {', '.join(given)} out"
+            )
+        if self.lora_rank == 0 and given and given != ["lora_targets"]:
+            raise ValueError(f"{', '.join(given)}: 'adapter' has its own, and goes on with them; leave these out")
+        return self
+
 
 class SharedDataSettings(Settings):
     """What is trained and validated on."""
