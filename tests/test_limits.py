@@ -1,15 +1,44 @@
-"""When a turn goes in circles, and when it only looks like it."""
+"""Limits of the wrong type, when a turn goes in circles, and when it only looks like it."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
-from parallelsearch.limits import LONGEST_LOOP, goes_in_circles
+from parallelsearch.errors import UsageError
+from parallelsearch.limits import LONGEST_LOOP, Limits, Prices, goes_in_circles
+from parallelsearch.policy.base import Sampling
+from parallelsearch.rewards import Weights
 
 FAR = list(range(1000, 1100))
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "words"),
+    [
+        (Limits, {"max_turns": 2.5}, "max_turns must be a whole number, not 2.5"),
+        (Limits, {"max_turns": True}, "max_turns must be a whole number, not True"),
+        (Limits, {"max_tokens": "50"}, "max_tokens must be a whole number, not '50'"),
+        (Limits, {"max_tokens_per_turn": None}, "max_tokens_per_turn must be a whole number, not None"),
+        (Limits, {"max_billed_tokens": "50"}, "max_billed_tokens must be a whole number, not '50'"),
+        (Limits, {"timeout_s": "5"}, "timeout_s must be a number above 0, not '5'"),
+        (Limits, {"max_cost": "1", "prices": Prices()}, "max_cost must be a number above 0, not '1'"),
+        (Prices, {"input_per_million": "1"}, "input_per_million must be a number, 0 or more, not '1'"),
+        (Sampling, {"temperature": "0.7"}, "temperature is a number from 0 on, not '0.7'"),
+        (Sampling, {"top_p": None}, "top_p is a number above 0 and at most 1, not None"),
+        (Weights, {"alpha": "3"}, "'alpha' must be a number, 0 or more, not '3'"),
+    ],
+)
+def test_a_number_of_the_wrong_type_is_named(make: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        make(**options)
+
+
+def test_a_whole_number_of_another_library_is_one() -> None:
+    assert Limits(max_turns=np.int64(3), timeout_s=np.float32(5)).max_turns == 3
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 40, 64, 150, LONGEST_LOOP])

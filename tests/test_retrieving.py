@@ -70,9 +70,11 @@ def test_a_budget_in_tokens_takes_the_next_that_fits():
 
 
 def test_wrong_numbers_are_refused():
-    for wrong in ({"k": 0}, {"k": 1, "max_tokens": 0, "count_tokens": len}, {"k": 1, "max_tokens": 5}):
+    for wrong in ({"k": 0}, {"k": 1, "max_tokens": 0, "count_tokens": len}):
         with pytest.raises(UsageError, match="at least 1"):
             merge([], **wrong)
+    with pytest.raises(UsageError, match="needs count_tokens"):
+        merge([], 1, max_tokens=5)
 
 
 RANKINGS = st.lists(st.lists(st.sampled_from("abcdefghij"), unique=True, max_size=8), max_size=5)

@@ -403,7 +403,7 @@ def test_one_budget_for_rounds_of_any_width_is_zero_tokens_per_subquery():
     assert [limits.num_shown(width, 3) for width in (1, 4, 10)] == [None, None, None]
     assert [Limits().observation_tokens(width) for width in (1, 5, 10)] == [1000, 1000, 2000]
     assert [Limits().num_shown(4, k) for k in (1, 2, 3, 6)] == [1, 1, 2, 4]
-    with pytest.raises(UsageError, match="tokens_per_subquery must be 0 or more, not -1"):
+    with pytest.raises(UsageError, match="tokens_per_subquery must be at least 0, not -1"):
         Limits(tokens_per_subquery=-1)
 
 

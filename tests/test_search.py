@@ -227,6 +227,13 @@ def test_a_search_outlives_its_event_loop(echo):
 
 
 def test_wrong_settings_are_refused(echo):
-    for settings in ({"k": 0}, {"timeout_s": 0}, {"attempts": 0}):
+    for settings in (
+        {"k": 0},
+        {"timeout_s": 0},
+        {"timeout_s": "5"},
+        {"attempts": 0},
+        {"attempts": 1.5},
+        {"max_k": "9"},
+    ):
         with pytest.raises(UsageError):
             Search(echo(), **settings)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Iterable
+from numbers import Integral, Real
 from types import ModuleType
 
 
@@ -108,6 +109,19 @@ def refuse_unknown(options: Iterable[str], known: Iterable[str], of: str) -> Non
     for name in options:
         if name not in names:
             raise UsageError(f"{of} has no option '{name}'.{nearest(name, names)} It has: {', '.join(names)}")
+
+
+def is_number(value: object) -> bool:
+    """Whether it can be compared with one: not "50", not None, and not True."""
+    return not isinstance(value, bool) and isinstance(value, Real)
+
+
+def check_whole(what: str, value: object, least: int = 1) -> None:
+    """Raise for an option that must be a whole number and is 2.5, "50" or too small. `what` begins the sentence."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise UsageError(f"{what} a whole number, not {value!r}")
+    if value < least:
+        raise UsageError(f"{what} at least {least}, not {value}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from parallelsearch import grammar
-from parallelsearch.errors import UsageError
+from parallelsearch.errors import UsageError, check_whole, is_number
 
 MIN_TURN_TOKENS = 32
 """A turn with less room than this is not started."""
@@ -55,8 +55,8 @@ class Prices:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not value >= 0:
-                raise UsageError(f"the price {name} must be 0 or more, not {value}")
+            if not (is_number(value) and value >= 0):
+                raise UsageError(f"the price {name} must be a number, 0 or more, not {value!r}")
 
     def cost(self, num_read: int, num_written: int, num_queries: int) -> float:
         tokens = num_read * self.input_per_million + num_written * self.output_per_million
@@ -87,18 +87,16 @@ class Limits:
     def __post_init__(self) -> None:
         if self.max_cost is not None and self.prices is None:
             raise UsageError("max_cost needs prices: what a million tokens read and a million written cost")
-        for limit in (self.max_billed_tokens, self.max_cost):
-            if limit is not None and not limit > 0:
-                raise UsageError(f"max_billed_tokens and max_cost must be above 0, not {limit}")
+        for name in ("timeout_s", "max_cost"):
+            limit = getattr(self, name)
+            if limit is not None and not (is_number(limit) and limit > 0):  # not: NaN is neither
+                raise UsageError(f"{name} must be a number above 0, not {limit!r}")
         for name in ("max_turns", "max_observation_tokens", "max_tokens", "max_subqueries"):
-            if not getattr(self, name) >= 1:  # not: NaN is neither
-                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not self.tokens_per_subquery >= 0:
-            raise UsageError(f"tokens_per_subquery must be 0 or more, not {self.tokens_per_subquery}")
-        if not self.max_tokens_per_turn >= MIN_TURN_TOKENS:
-            raise UsageError(f"max_tokens_per_turn must be at least {MIN_TURN_TOKENS}, not {self.max_tokens_per_turn}")
-        if self.timeout_s is not None and not self.timeout_s > 0:
-            raise UsageError(f"timeout_s must be above 0, not {self.timeout_s}")
+            check_whole(f"{name} must be", getattr(self, name))
+        check_whole("tokens_per_subquery must be", self.tokens_per_subquery, 0)
+        check_whole("max_tokens_per_turn must be", self.max_tokens_per_turn, MIN_TURN_TOKENS)
+        if self.max_billed_tokens is not None:
+            check_whole("max_billed_tokens must be", self.max_billed_tokens)
 
     def observation_tokens(self, num_subqueries: int) -> int:
         """The most that the results of a round may have. The room that is left in the context may be less."""

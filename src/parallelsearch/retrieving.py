@@ -21,7 +21,7 @@ from typing import Any
 
 from parallelsearch import grammar
 from parallelsearch.dialect import Dialect
-from parallelsearch.errors import SearchError, UsageError
+from parallelsearch.errors import SearchError, UsageError, check_whole
 from parallelsearch.limits import Limits
 from parallelsearch.policy.base import Policy
 from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
@@ -130,10 +130,11 @@ def merge(
     Passages with the same title and text are one. With `max_tokens` a passage that no longer fits makes room for the
     sub-query's next one that does.
     """
-    if not isinstance(k, int) or k < 1:
-        raise UsageError(f"k is the number of passages: at least 1, not {k!r}")
-    if max_tokens is not None and (max_tokens < 1 or count_tokens is None):
-        raise UsageError(f"max_tokens is at least 1, not {max_tokens}, and needs count_tokens")
+    check_whole("k is the number of passages:", k)
+    if max_tokens is not None:
+        check_whole("max_tokens is how many tokens all passages have together:", max_tokens)
+        if count_tokens is None:
+            raise UsageError("max_tokens needs count_tokens, a function that counts the tokens of a text")
     candidates: dict[str, _Candidate] = {}
     rankings: list[list[_Candidate]] = []
     for query in queries:
@@ -236,10 +237,9 @@ async def retrieve(
         whole_s = (limits or Limits()).timeout_s
         return None if whole_s is None else max(0.0, start_s + whole_s - time.perf_counter())
 
-    if rounds < 1:
-        raise UsageError(f"rounds is how often the policy may search: at least 1, not {rounds}")
-    if depth is not None and depth < 1:
-        raise UsageError(f"depth is how many hits each sub-query is asked for: at least 1, not {depth}")
+    check_whole("rounds is how often the policy may search:", rounds)
+    if depth is not None:
+        check_whole("depth is how many hits each sub-query is asked for:", depth)
     merge([], k, max_tokens=max_tokens, count_tokens=policy.count_tokens)  # says what is wrong before anything is asked
     depth = depth or k
     check_k(depth, search.max_k)
@@ -347,8 +347,8 @@ class SplitRetriever(Retriever):
         dialect: Dialect | str | None = None,
         max_concurrency: int = 64,
     ) -> None:
-        if rounds < 1 or max_concurrency < 1:
-            raise UsageError(f"rounds and max_concurrency are at least 1, not {rounds} and {max_concurrency}")
+        check_whole("rounds is how often the policy may search:", rounds)
+        check_whole("max_concurrency is how many questions are under way at once:", max_concurrency)
         self.policy, self.search, self.rounds, self.limits, self.dialect = policy, search, rounds, limits, dialect
         self.max_concurrency = max_concurrency
 

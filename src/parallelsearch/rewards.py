@@ -16,7 +16,7 @@ from typing import Any
 
 from parallelsearch.answers import exact_match
 from parallelsearch.coverage import covered, numbered_rounds
-from parallelsearch.errors import UsageError, nearest
+from parallelsearch.errors import UsageError, is_number, nearest
 from parallelsearch.gold import Gold, gold_of
 from parallelsearch.limits import Limits
 from parallelsearch.trajectory import KINDS, NEEDS, Kind, Trajectory
@@ -58,8 +58,8 @@ class Weights:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not value >= 0:
-                raise UsageError(f"reward weight '{name}' must be 0 or more, not {value}")
+            if not (is_number(value) and value >= 0):
+                raise UsageError(f"reward weight '{name}' must be a number, 0 or more, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar, Unpack
 
-from parallelsearch.errors import ParallelSearchError, UsageError, refuse_unknown
+from parallelsearch.errors import ParallelSearchError, UsageError, check_whole, refuse_unknown
 from parallelsearch.limits import Limits
 from parallelsearch.policy.base import Policy, Sampling
 from parallelsearch.rollout import RolloutOptions, rollout
@@ -88,8 +88,7 @@ async def in_order(
 ) -> list[R]:
     """`work(number, item)` for each item, at most `max_concurrent` at a time, results in the items' order. The first that
     raises ends the others."""
-    if max_concurrent < 1:
-        raise UsageError(f"max_concurrent is how many are under way at once: at least 1, not {max_concurrent}")
+    check_whole("max_concurrent is how many are under way at once:", max_concurrent)
     waiting = list(items)
     left = iter(enumerate(waiting))
     done: dict[int, R] = {}

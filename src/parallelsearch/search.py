@@ -19,7 +19,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from parallelsearch.errors import SearchError, SearchTimeoutError, TransientError, UsageError
+from parallelsearch.errors import (
+    SearchError,
+    SearchTimeoutError,
+    TransientError,
+    UsageError,
+    check_whole,
+    is_number,
+)
 from parallelsearch.retrieval.base import DegradedHits, Hit, Result
 from parallelsearch.retrieval.own import Backend, as_retriever
 from parallelsearch.untrusted import finite, whole
@@ -100,9 +107,11 @@ class Search:
         `rate_per_s` limits queries sent to the backend; `max_batch` and `max_concurrency` default to what the backend
         says it can take. `cache_size` answers are kept, in at most `max_cache_bytes`. Event loops share the cache; each has
         a queue and a rate of its own."""
+        check_whole("max_k is the most hits a query may ask for:", max_k)
         check_k(k, max_k)
-        if not timeout_s > 0 or attempts < 1:  # not: NaN is neither
-            raise UsageError(f"a search needs timeout_s > 0 and attempts >= 1, not {timeout_s} and {attempts}")
+        if not (is_number(timeout_s) and timeout_s > 0):  # not: NaN is neither
+            raise UsageError(f"timeout_s of a search must be a number above 0, not {timeout_s!r}")
+        check_whole("attempts of a search must be", attempts)
         self.retriever = retriever = as_retriever(backend)
         self.k, self.timeout_s, self.attempts = k, timeout_s, attempts
         self.first_wait_s, self.max_wait_s = first_wait_s, max_wait_s
@@ -174,8 +183,8 @@ class Search:
             raise SearchError("the query is empty")
         if len(text) > self.max_query_chars:
             raise SearchError(f"the query has {len(text)} characters, the limit is {self.max_query_chars}")
-        if not 1 <= k <= self.max_k:
-            raise SearchError(f"k is from 1 to {self.max_k}, not {k}")
+        if not isinstance(k, int) or not 1 <= k <= self.max_k:
+            raise SearchError(f"k is from 1 to {self.max_k}, not {k!r}")
         key = (text, k, scope)
         if (hits := self._cache.get(key)) is not None:
             self.stats.num_cached += 1

@@ -74,10 +74,14 @@ def test_a_pipeline_splits_is_saved_and_is_loaded_again():
     assert len(retriever.run(QUESTION, top_k=5)["documents"]) == 5
     with pytest.raises(SearchError, match="empty"):
         retriever.run(" ")
+    with pytest.raises(SearchError, match="k is from 1 to 1000, not 'x'"):
+        retriever.run(QUESTION, top_k="x")
     retriever.close()
     retriever.close()
     with pytest.raises(UsageError, match="at least 1"):
         ParallelSearchRetriever(top_k=0)
+    with pytest.raises(UsageError, match="top_k is the number of documents: a whole number, not 'x'"):
+        ParallelSearchRetriever(top_k="x")
 
 
 def test_the_first_queries_of_several_threads_open_one_search():

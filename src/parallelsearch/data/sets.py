@@ -28,7 +28,7 @@ from parallelsearch.data.place import DATA_VARIABLE, data_file, data_folder
 from parallelsearch.data.questions import question_from_dict, read_questions, read_records, shipped
 from parallelsearch.data.sealed import open_sealed
 from parallelsearch.data.sources import SHIPPED, SOURCES, Source, kind_of
-from parallelsearch.errors import DataError, MissingExtraError, UsageError, nearest, require
+from parallelsearch.errors import DataError, MissingExtraError, UsageError, check_whole, nearest, require
 from parallelsearch.trajectory import NEEDS, Kind, Question
 
 SUBSETS: dict[str, Kind] = {needs.ending: kind for kind, needs in NEEDS.items()}
@@ -98,8 +98,8 @@ def load_questions(
     the order stays that of the file. A sealed split (2WikiMultiHopQA test) is refused without `opens_sealed`, and opening
     it is written down.
     """
-    if limit is not None and limit < 1:
-        raise UsageError(f"limit is how many questions to take: at least 1, not {limit}")
+    if limit is not None:
+        check_whole("limit is how many questions to take:", limit)
     text = os.fspath(name_or_file)
     text = _OTHER_NAMES.get(text, text)
     parts = [part.strip() for part in text.split(",") if part.strip()] if not Path(text).is_file() else [text]

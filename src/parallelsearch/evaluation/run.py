@@ -18,7 +18,7 @@ from parallelsearch.data.questions import read_records
 from parallelsearch.data.sets import QuestionSet
 from parallelsearch.dialect import Dialect
 from parallelsearch.dialects import open_dialect
-from parallelsearch.errors import DataError, UsageError
+from parallelsearch.errors import DataError, UsageError, check_whole
 from parallelsearch.evaluation.folder import RunFolder, RunStoppedError
 from parallelsearch.evaluation.manifest import Manifest, describe_machine, hash_text, now, plain
 from parallelsearch.evaluation.metrics import Row, row_of, subsets_of, summarise
@@ -53,10 +53,7 @@ class EvaluationSettings:
     """A policy that fails this often with no success in between is broken: stop, instead of failing on every question."""
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1:
-            raise UsageError(
-                f"concurrency is how many questions are under way at once: at least 1, not {self.concurrency}"
-            )
+        check_whole("concurrency is how many questions are under way at once:", self.concurrency)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 from parallelsearch.addresses import open_policy, search_of
 from parallelsearch.agent import Agent, LoopThread
-from parallelsearch.errors import SearchError, TransientSearchError, UsageError
+from parallelsearch.errors import SearchError, TransientSearchError, UsageError, check_whole
 from parallelsearch.grounding import sentence_of
 from parallelsearch.policy.base import Policy
 from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
@@ -46,8 +46,7 @@ class ForeignRetriever(Retriever):
     max_batch = 1
 
     def __init__(self, retriever: object, max_concurrency: int = 16) -> None:
-        if max_concurrency < 1:
-            raise UsageError(f"max_concurrency must be at least 1, not {max_concurrency}")
+        check_whole("max_concurrency must be", max_concurrency)
         self.max_concurrency = max_concurrency
         self._kind = type(retriever).__name__
 
@@ -103,6 +102,7 @@ class SharedSearch:
             self.search = splitting(open_policy(split) if isinstance(split, str) else split, self.search)
             k = DEFAULT_K if k is None else k
         self.k = self.search.k if k is None else k
+        check_k(self.k, self.search.max_k)
         self._loop = LoopThread("parallelsearch-shared")
 
     async def _find(self, query: str, k: int | None) -> list[Hit]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from parallelsearch.errors import UsageError, require
+from parallelsearch.errors import UsageError, check_whole, require
 from parallelsearch.integrations import ForeignRetriever, SharedSearch, hit_of, metadata_of
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.retrieving import DEFAULT_K
@@ -61,8 +61,7 @@ class ParallelSearchRetriever:
     """
 
     def __init__(self, search: str = "demo", top_k: int = DEFAULT_K, split: str | None = None) -> None:
-        if top_k < 1:
-            raise UsageError(f"top_k is the number of documents: at least 1, not {top_k}")
+        check_whole("top_k is the number of documents:", top_k)
         self.search, self.top_k, self.split = search, top_k, split
         self._shared: SharedSearch | None = None
         self._lock = threading.Lock()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from parallelsearch.dialect import Part, Tool
-from parallelsearch.errors import UsageError
+from parallelsearch.errors import UsageError, is_number
 from parallelsearch.trajectory import Author, Call, Segment
 
 Finish = Literal["stop", "eos", "length"]
@@ -30,10 +30,10 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise UsageError(f"temperature is a number from 0 on, not {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise UsageError(f"top_p is above 0 and at most 1, not {self.top_p}")
+        if not (is_number(self.temperature) and 0 <= self.temperature < math.inf):
+            raise UsageError(f"temperature is a number from 0 on, not {self.temperature!r}")
+        if not (is_number(self.top_p) and 0 < self.top_p <= 1):
+            raise UsageError(f"top_p is a number above 0 and at most 1, not {self.top_p!r}")
 
 
 @dataclass(slots=True)
