@@ -118,9 +118,9 @@ class Search:
 
     # ---- asking ------------------------------------------------------------------------------------------------------
 
-    async def search_many(self, queries: Sequence[str], k: int | None = None) -> list[Found]:
-        """Answer all queries at the same time; the order is kept and failures stand in their places."""
-        return await self._find(queries, k, "")
+    async def search_many(self, queries: Sequence[str], k: int | None = None, scope: str = "") -> list[Found]:
+        """Answer all queries at the same time; the order is kept and failures stand in their places. `scope` is `find`'s."""
+        return await self._find(queries, k, scope)
 
     async def find(self, query: str, k: int | None = None, scope: str = "") -> Found:
         """Answer one query. Never raises for a search that failed. With a `scope` the backend is asked anew: nothing comes
