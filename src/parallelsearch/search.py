@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from parallelsearch.errors import SearchError, SearchTimeoutError, TransientError, UsageError
+from parallelsearch.errors import SearchError, SearchTimeoutError, TransientError, UsageError, closed
 from parallelsearch.retrieval.base import DegradedHits, Hit, Result
 from parallelsearch.retrieval.own import Backend, as_retriever
 from parallelsearch.untrusted import finite, whole
@@ -115,6 +115,7 @@ class Search:
         """Called with True when a distinct query is on its way, and with False when it no longer is."""
         self._cache = _Cache(cache_size, max_cache_bytes)
         self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Lane] = weakref.WeakKeyDictionary()
+        self._is_closed = False
 
     # ---- asking ------------------------------------------------------------------------------------------------------
 
@@ -128,6 +129,8 @@ class Search:
         return (await self._find([query], k, scope))[0]
 
     async def _find(self, queries: Sequence[str], k: int | None, scope: str) -> list[Found]:
+        if self._is_closed:  # also for what the cache knows: half a search is none
+            raise closed("search")
         # One wait for all of them: a task and a clock for each query would cost as much as a keyword search.
         founds: list[Found] = []
         waiting: list[tuple[Found, _Job]] = []
@@ -322,6 +325,8 @@ class Search:
         return {**self.retriever.describe(), "k": self.k}
 
     async def aclose(self) -> None:
+        """Close the backend, and end the calls of this event loop that are under way. Whoever asks then is told."""
+        self._is_closed = True
         tasks = list(self._lane().tasks)
         for task in tasks:
             task.cancel()

@@ -72,6 +72,22 @@ def test_a_shared_search_gives_each_retriever_as_many_as_it_wants():
             as_retriever(shared, k=0)
 
 
+def test_a_shared_search_closes_what_it_opened_and_says_that_it_is_closed():
+    search, policy = Search(demo.retriever()), demo.DemoPolicy()
+    for split in (None, policy):
+        with SharedSearch(search, 1, split) as shared:
+            assert shared.find(QUESTION)
+    assert asyncio.run(search.find("Danube")).error is None
+    for again in (shared.find, lambda query: asyncio.run(shared.find_async(query)), as_retriever(shared).invoke):
+        with pytest.raises(UsageError, match="this search was closed and answers no more"):
+            again(QUESTION)
+    shared.close()
+    with SharedSearch("demo", 1, "demo") as opened:
+        assert opened.find(QUESTION)
+    with pytest.raises(UsageError, match="this search was closed"):
+        asyncio.run(opened.search.retriever.search.find(QUESTION))
+
+
 def test_what_is_found_in_part_is_said(caplog):
     address = f"openai:http://127.0.0.1:{free_port()}/v1#m"
     with SharedSearch("demo", 2, split=address) as shared, caplog.at_level(logging.WARNING):

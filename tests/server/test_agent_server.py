@@ -397,6 +397,22 @@ async def test_who_stops_reading_counts_as_gone():
     assert len(asyncio.all_tasks()) == before
 
 
+async def test_the_application_closes_what_it_was_given():
+    closed = []
+
+    class Closing(ScriptedPolicy):
+        async def aclose(self):
+            closed.append(self)
+
+    policy, reader, search = Closing(TURNS), Closing(TURNS), Search(BM25Retriever.from_passages(PASSAGES))
+    app = create_agent_app(policy, search, AgentSettings(token=None), reader)
+    async with app.router.lifespan_context(app):
+        assert not closed
+    assert closed == [policy, reader]
+    with pytest.raises(UsageError, match="closed"):
+        await search.find("x")
+
+
 async def test_who_has_read_the_answer_may_ask_again_at_once():
     """Straight into the application: when the last piece of a stream is sent, its place is free already."""
     search = Search(BM25Retriever.from_passages(PASSAGES))

@@ -93,17 +93,21 @@ def hit_of(text: str, metadata: Mapping[str, Any], rank: int, id: str | None = N
 
 class SharedSearch:
     """One search for callers of any thread or event loop. With `split`, a policy or its address, what callers send are whole
-    questions, and they get the passages for all parts. Close it when its connections are no longer needed."""
+    questions, and they get the passages for all parts. Close it when its connections are no longer needed: a `Search` or
+    `Policy` that it was given stays open, as with an `Agent`."""
 
     def __init__(
         self, search: Search | Backend | str = "demo", k: int | None = None, split: Policy | str | None = None
     ) -> None:
-        self.search = search_of(search)
+        self.search = looks = search_of(search)
+        self._opened: list[Search | Policy] = [] if looks is search else [looks]
         if split is not None:
-            self.search = splitting(open_policy(split) if isinstance(split, str) else split, self.search)
+            policy = open_policy(split) if isinstance(split, str) else split
+            self._opened += [] if policy is split else [policy]
+            self.search = splitting(policy, looks)
             k = DEFAULT_K if k is None else k
         self.k = self.search.k if k is None else k
-        self._loop = LoopThread("parallelsearch-shared")
+        self._loop = LoopThread("search")
 
     async def _find(self, query: str, k: int | None) -> list[Hit]:
         found = await self.search.find(query, self.k if k is None else k)
@@ -128,9 +132,14 @@ class SharedSearch:
         return await asyncio.wrap_future(self._loop.submit(self._find(query, k)))
 
     def close(self) -> None:
-        if self._loop.is_running:
-            self._loop.run(self.search.aclose())
+        """Each call after it raises `UsageError`."""
+        if not self._loop.is_stopped:
+            self._loop.run(self._aclose())
             self._loop.stop()
+
+    async def _aclose(self) -> None:
+        for one in self._opened:
+            await one.aclose()
 
     def __enter__(self) -> SharedSearch:
         return self

@@ -229,7 +229,12 @@ class Answering:
             raise RefusalError(500, f"the policy broke ({type(error).__name__}); the log has more") from error
 
     async def aclose(self) -> None:
+        """Close the agent, and what it was given: it is the server's alone."""
         await self.agent.aclose()
+        await self.search.aclose()
+        for policy in (self.policy, self.agent.reader):
+            if policy is not None:
+                await policy.aclose()
 
 
 def reply_of(trajectory: Trajectory) -> Reply:
