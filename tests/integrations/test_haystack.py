@@ -74,6 +74,9 @@ def test_a_pipeline_splits_is_saved_and_is_loaded_again():
     assert len(retriever.run(QUESTION, top_k=5)["documents"]) == 5
     with pytest.raises(SearchError, match="empty"):
         retriever.run(" ")
+    loaded.close()  # a pipeline closes its components
+    assert retriever._shared is None
+    assert len(retriever.run(QUESTION)["documents"]) == 2  # and the next run opens them again
     retriever.close()
     retriever.close()
     with pytest.raises(UsageError, match="at least 1"):

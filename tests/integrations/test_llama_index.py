@@ -1,6 +1,7 @@
 """LlamaIndex, the real library: its retrievers in our search, our search and agent in its hands."""
 
 import asyncio
+import threading
 import zlib
 
 import pytest
@@ -99,6 +100,32 @@ def test_our_search_is_a_retriever_blocking_and_async(monkeypatch):
         assert len(engine.query("Danube").source_nodes) == 2
         with pytest.raises(SearchError, match="empty"):
             retriever.retrieve(" ")
+
+
+@pytest.mark.parametrize("split", [None, "demo"])
+def test_a_retriever_of_an_address_is_closed_and_its_threads_end(split):
+    before = set(threading.enumerate())
+    with as_retriever("demo", k=1, split=split) as retriever:
+        assert retriever.retrieve(QUESTION)
+        assert set(threading.enumerate()) > before
+    retriever.close()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(UsageError, match="this search was closed"):
+        retriever.retrieve(QUESTION)
+
+
+def test_a_retriever_leaves_open_what_it_was_given():
+    with SharedSearch("demo", k=1) as shared:
+        for k in (None, 2):
+            with as_retriever(shared, k) as retriever:
+                assert len(retriever.retrieve(QUESTION)) == (k or 1)
+        assert shared.find(QUESTION)
+    search = Search(demo.retriever())
+    with as_retriever(search) as retriever:
+        assert retriever.retrieve(QUESTION)
+    assert asyncio.run(search.find("Danube")).error is None
 
 
 def test_our_retriever_splits_whole_questions():

@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from parallelsearch.addresses import open_policy, search_of
 from parallelsearch.agent import Agent, LoopThread
@@ -158,6 +158,30 @@ def shared(
     if split is not None:
         raise UsageError("a SharedSearch splits if it was made so: SharedSearch(search, k, split=POLICY)")
     return search if k is None else search.with_k(k)
+
+
+class Closing:
+    """What our retrievers have beside what their frameworks want: they can be closed, as who opened a search closes it.
+
+    Each is of a class of its own, and what it searches with belongs to the class: a framework may copy a retriever, and all
+    copies search with the same."""
+
+    _found: ClassVar[SharedSearch]
+    _given: ClassVar[object]
+    """What `as_retriever` was given to search with."""
+
+    def close(self) -> None:
+        """Release connections and threads; each call after it raises. A `SharedSearch` that was given is left alone."""
+        if not isinstance(self._given, SharedSearch):
+            self._found.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def metadata_of(hit: Hit) -> dict[str, Any]:
