@@ -12,12 +12,12 @@ import copy
 import hashlib
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from parallelsearch.addresses import open_policy, search_of
+from parallelsearch.addresses import open_policy, search_of, with_whole_path
 from parallelsearch.agent import Agent, LoopThread
 from parallelsearch.errors import SearchError, TransientSearchError, UsageError
 from parallelsearch.grounding import sentence_of
@@ -161,19 +161,32 @@ def shared(
 
 
 class Closing:
-    """What our retrievers have beside what their frameworks want: they can be closed, as who opened a search closes it.
+    """What our retrievers have beside what their frameworks want: they can be closed, as who opened a search closes it, and
+    those made of addresses can be pickled; what comes of it opens them again.
 
     Each is of a class of its own, and what it searches with belongs to the class: a framework may copy a retriever, and all
     copies search with the same."""
 
     _found: ClassVar[SharedSearch]
-    _given: ClassVar[object]
-    """What `as_retriever` was given to search with."""
+    _given: ClassVar[tuple[SharedSearch | Search | str, int | None, Policy | str | None]]
+    """What `as_retriever` was given: the search, `k` and `split`."""
+    _make: ClassVar[Callable[..., object]]
+    """That `as_retriever`."""
 
     def close(self) -> None:
         """Release connections and threads; each call after it raises. A `SharedSearch` that was given is left alone."""
-        if not isinstance(self._given, SharedSearch):
+        if not isinstance(self._given[0], SharedSearch):
             self._found.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        search, k, split = self._given
+        for one in (search, split):
+            if one is not None and not isinstance(one, str):
+                raise UsageError(
+                    f"a retriever that holds a {type(one).__name__} cannot be pickled; one made of addresses can: "
+                    "as_retriever('bm25:DIR', split='auto')"
+                )
+        return self._make, (with_whole_path(str(search)), k, split), self.__getstate__()
 
     def __enter__(self) -> Self:
         return self

@@ -90,7 +90,8 @@ def as_retriever(
 
     class ParallelSearchRetriever(BaseRetriever, Closing):
         _found: ClassVar[SharedSearch] = found
-        _given: ClassVar[object] = search
+        _given: ClassVar[tuple[Any, ...]] = (search, k, split)
+        _make: ClassVar[Any] = staticmethod(as_retriever)
 
         def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
             return documents(found.find(query))

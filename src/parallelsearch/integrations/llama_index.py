@@ -85,13 +85,20 @@ def as_retriever(
         ]
 
     class ParallelSearchRetriever(BaseRetriever, Closing):
-        _found, _given = found, search
+        _found, _given, _make = found, (search, k, split), staticmethod(as_retriever)
 
         def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
             return nodes(found.find(query_bundle.query_str))
 
         async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
             return nodes(await found.find_async(query_bundle.query_str))
+
+        # Copied as if it were pickled, it would open a second search. (LangChain's copies in its own way.)
+        def __copy__(self) -> ParallelSearchRetriever:
+            return self
+
+        def __deepcopy__(self, memo: object) -> ParallelSearchRetriever:
+            return self
 
     return cast("OurRetriever", ParallelSearchRetriever())
 
