@@ -18,8 +18,9 @@ with Agent() as agent:
     message = tool.invoke({"type": "tool_call", "id": "1", "name": tool.name, "args": {"question": QUESTION}})
 print("tool:", message.content, "| sub-queries:", message.artifact.trajectory.num_subqueries)
 
-for document in as_retriever("demo", k=2).invoke("When was Claude Monet born?"):
-    print("retriever:", document.metadata["title"])
+with as_retriever("demo", k=2) as retriever:
+    for document in retriever.invoke("When was Claude Monet born?"):
+        print("retriever:", document.metadata["title"])
 
 # Any LangChain retriever, or runnable from a string to documents, can be what the agent searches.
 own = [

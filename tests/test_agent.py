@@ -227,23 +227,33 @@ def test_closing_the_agent_ends_a_call_that_waits_in_another_thread():
     assert told == ["this was closed while a call was under way, which ended without a result"]
 
 
-def test_an_agent_that_never_asked_closes_what_it_holds():
+@pytest.mark.parametrize("asks", [True, False])
+def test_an_agent_closes_what_it_opened_and_not_what_it_was_given(monkeypatch, asks):
     closed = []
 
     class Policy(demo.DemoPolicy):
+        tokens_per_s = None
+
         async def aclose(self):
             closed.append("policy")
 
-    class Retriever(BM25Retriever):
+    class Backend(BM25Retriever):
         async def aclose(self):
             closed.append("search")
             await super().aclose()
 
-    search = Search(Retriever.from_passages([Passage("1", "a", "b")]))
-    agent = Agent(Policy(), search)
+    backend = Backend.from_passages([Passage("1", "a", "b")])
+    search, policy = Search(backend), Policy()
+    for _ in range(2):  # a search and a policy that two agents share, one after the other
+        with Agent(policy, search, answer_with=policy) as agent:
+            assert not asks or agent.ask(QUESTION).num_failed_queries == 0
+    assert closed == []
+    monkeypatch.setattr("parallelsearch.agent.open_policy", lambda address: policy)
+    agent = Agent("demo", backend, answer_with="demo")
+    assert not asks or agent.ask(QUESTION).num_failed_queries == 0
     agent.close()
     agent.close()
-    assert sorted(closed) == ["policy", "search"]
+    assert closed == ["search", "policy", "policy"]
 
 
 def test_a_question_has_limits_of_its_own(quick):
@@ -306,13 +316,23 @@ async def test_what_the_work_raised_is_raised_after_its_events():
         in_batches.outcome()
 
 
-def test_an_agent_that_was_closed_starts_anew(quick):
-    assert quick.ask(QUESTION).answer == "Camille Pissarro"
-    threads = threading.active_count()
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_an_agent_that_was_closed_says_so_at_every_call(quick, asked, is_async):
+    if asked:  # and would know the answer
+        assert quick.ask(QUESTION).answer == "Camille Pissarro"
+    if is_async:
+        asyncio.run(quick.aclose())
+    else:
+        quick.close()
+    calls = [quick.ask, quick.split, quick.retrieve, lambda question: next(quick.stream(question))]
+    calls.append(lambda question: quick.ask_many([question]))
+    calls += [lambda question, ask=ask: asyncio.run(ask(question)) for ask in (quick.ask_async, quick.retrieve_async)]
+    for call in calls:
+        with pytest.raises(UsageError, match="this agent was closed and answers no more; make another one"):
+            call(QUESTION)
     quick.close()
-    assert threading.active_count() < threads
-    quick.search = Search(demo.retriever())
-    assert quick.ask(QUESTION).answer == "Camille Pissarro"
+    assert not quick._loop.is_running
 
 
 # ---- options, and leaving ----------------------------------------------------------------------------------------------

@@ -138,6 +138,7 @@ def two(*turns, question=OLDER):
 
 
 SPLIT = "<think> Both. </think> <search> When was Claude Monet born? ## When was Camille Pissarro born? </search>"
+DONE = "<think> Done. </think> <answer> Pissarro </answer>"
 
 
 def quick():
@@ -224,10 +225,9 @@ async def test_retrieve_asks_each_part_once_and_no_answer_is_written():
 
 async def test_later_rounds_are_the_policys_own():
     again = "<think> More. </think> <search> Impression, Sunrise ## when was claude monet  born? </search>"
-    answer = "<think> Done. </think> <answer> Pissarro </answer>"
     backend = Counting()
     search = Search(backend, k=2)
-    fetched = await retrieve(OLDER, two(SPLIT, again, answer), search, k=4, rounds=5)
+    fetched = await retrieve(OLDER, two(SPLIT, again, DONE), search, k=4, rounds=5)
     assert [query.text for query in fetched.queries] == [
         "When was Claude Monet born?",  # asked twice, merged once
         "When was Camille Pissarro born?",
@@ -236,9 +236,41 @@ async def test_later_rounds_are_the_policys_own():
     assert fetched.trajectory.num_llm_calls == 3
     assert {k for _, k in backend.asked} == {2, 4}  # the policy reads what it is used to, the list is as deep as asked
     assert {"Claude Monet", "Impression, Sunrise"} <= {one.title for one in fetched.passages}
-    only_one = await retrieve(OLDER, two(SPLIT, again, answer), search, k=4, rounds=1)
+    only_one = await retrieve(OLDER, two(SPLIT, again, DONE), search, k=4, rounds=1)
     assert only_one.trajectory.num_llm_calls == 1
     await search.aclose()
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+async def test_depth_holds_for_any_number_of_rounds(rounds):
+    search = Search(Counting(), k=3)
+    fetched = await retrieve(OLDER, two(SPLIT, DONE), search, k=4, depth=1, rounds=rounds)
+    assert [len(query.hits) for query in fetched.queries] == [1, 0]  # the second is told to fail
+    assert len(fetched.passages) == 1
+    if rounds == 2:  # the policy has read what it is used to
+        assert len(fetched.trajectory.queries[0].hits) == 3
+    await search.aclose()
+
+
+async def test_what_was_found_in_part_is_said_whatever_the_depth():
+    class InPart(Retriever):
+        async def search_many(self, queries, k):
+            return [DegradedHits([Hit(f"{n}", "t", f"{n}") for n in range(k)], ["a part is away"]) for _ in queries]
+
+    fetched = await retrieve(OLDER, two(SPLIT, DONE), Search(InPart(), k=3), k=4, depth=1, rounds=2)
+    assert len(fetched.failures) == 2
+    assert "a part is away" in fetched.failures[0]
+
+
+@pytest.mark.parametrize(("turns", "rounds"), [((SPLIT,), 1), ((SPLIT, DONE), 2), ((DONE,), 1)])
+async def test_what_is_asked_for_afresh_never_comes_from_the_cache(turns, rounds, echo):
+    search = Search(echo(), k=2)
+    for _ in range(2):
+        fetched = await retrieve(OLDER, two(*turns), search, k=4, rounds=rounds, fresh=True)
+        assert not any(query.cached for query in fetched.queries)
+    assert search.stats.num_cached == 0
+    await retrieve(OLDER, two(*turns), search, k=4, rounds=rounds)
+    assert search.stats.num_cached == 0  # nor does it go there
 
 
 async def test_limits_hold_and_too_many_parts_are_said():

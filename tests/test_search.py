@@ -237,3 +237,13 @@ def test_wrong_settings_are_refused(echo):
     ):
         with pytest.raises(UsageError):
             Search(echo(), **settings)
+
+
+async def test_a_search_that_was_closed_says_so_also_for_what_it_has_kept(echo):
+    search = Search(echo())
+    assert (await search.find("a")).error is None
+    await search.aclose()
+    await search.aclose()
+    for call in (search.find("a"), search.find("b"), search.search_many(["a"])):
+        with pytest.raises(UsageError, match="this search was closed and answers no more; make another one"):
+            await call

@@ -5,7 +5,8 @@
 
 Blocking calls run in an event loop of the agent's own thread, so they also work in a notebook, and connections are kept
 between questions. `stream` gives the events of a rollout as they happen; who stops reading cancels the rollout. Both
-`with` and `async with` close it. An option that is not known is an error at once, to a type checker and when it runs.
+`with` and `async with` close it: what it opened itself (an address, a backend) is closed with it, a `Policy` or a `Search`
+that it was given is not. An option that is not known is an error at once, to a type checker and when it runs.
 
 The package's adapters are twins: one was trained to search for all at once, one for one thing at a time. Asked in the
 other's dialect, an agent with one of them loads the other, once, and has it answer. The record says which it was.
@@ -25,7 +26,7 @@ from typing import Any, Never, TypedDict, TypeVar, Unpack
 
 from parallelsearch.addresses import DEFAULT_POLICY, open_policy, open_twin, search_of
 from parallelsearch.dialect import Dialect
-from parallelsearch.errors import UsageError, refuse_unknown
+from parallelsearch.errors import UsageError, closed, refuse_unknown
 from parallelsearch.events import EventStream
 from parallelsearch.grounding import sentence_of, take_back
 from parallelsearch.limits import Limits
@@ -91,10 +92,11 @@ class AskManyOptions(TypedDict, total=False):
 
 
 class LoopThread:
-    """An event loop in a thread of its own, started when first used: how blocking callers reach async code."""
+    """An event loop in a thread of its own, started when first used: how blocking callers reach async code. `what` is whose
+    it is, for messages."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, what: str) -> None:
+        self.what, self.is_stopped = what, False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -106,9 +108,13 @@ class LoopThread:
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start the work; a cancelled future cancels it."""
         with self._lock:
+            if self.is_stopped:
+                work.close()
+                raise closed(self.what)
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name=self.name, daemon=True)
+                name = f"parallelsearch-{self.what}"
+                self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
                 self._thread.start()
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
@@ -130,8 +136,9 @@ class LoopThread:
             raise UsageError("this was closed while a call was under way, which ended without a result") from None
 
     def stop(self) -> None:
-        """End loop and thread, and with them whatever is under way: who waits for it is told. Used again, it starts anew."""
+        """End loop and thread, and with them whatever is under way: who waits for it is told, and who comes later."""
         with self._lock:
+            self.is_stopped = True
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None:
@@ -214,7 +221,9 @@ class Agent:
         `dialect` is how the model talks (`parallel`, `sequential`, `search-r1`, ... or an object); left out, it is
         what the policy was trained on. An answer that rests on nothing that was found is taken back: `answer` is None then,
         and `abstained` says why and what it was (`grounding.py`); `abstain=False` gives every answer.
-        `answer_with` is another model, by its address or as an object, that reads what the policy found and answers."""
+        `answer_with` is another model, by its address or as an object, that reads what the policy found and answers.
+        A `Policy` or `Search` given as an object stays open when the agent is closed: who opened it closes it, and several
+        agents may share it. Addresses are the agent's to close, and so is a backend, which it makes a `Search` of."""
         refuse_unknown(unknown, _AGENT_OPTIONS, "Agent")
         self.policy = open_policy(policy) if isinstance(policy, str) else policy
         if not isinstance(self.policy, Policy):
@@ -223,17 +232,21 @@ class Agent:
         self.limits, self.sampling = limits or Limits(), sampling or Sampling()
         self.reader = open_policy(answer_with) if isinstance(answer_with, str) else answer_with
         _check({"limits": limits, "sampling": sampling, "answer_with": self.reader})
+        held = ((self.search, search), (self.policy, policy), (self.reader, answer_with))
+        self._opened = [made for made, given in held if made is not None and made is not given]
         self._options: dict[str, Any] = {"dialect": dialect, "streaming_dispatch": streaming_dispatch}
         self._options["answer_with"] = self.reader
         self.abstain = abstain
         self._twins: dict[str, Policy] = {}
         self._twins_lock = threading.Lock()
-        self._loop = LoopThread("parallelsearch-agent")
+        self._loop = LoopThread("agent")
         self._is_closed = False
         self._streams: weakref.WeakSet[RolloutStream] = weakref.WeakSet()
 
     def _settings(self, options: Mapping[str, object], of: str, kind: type) -> tuple[bool, dict[str, Any]]:
         """Whether to abstain, and what `rollout` is given: the agent's own settings, and a question's in their place."""
+        if self._is_closed:
+            raise closed("agent")
         refuse_unknown(options, kind.__annotations__, of)
         settings = {"limits": self.limits, "sampling": self.sampling, **self._options, **options}
         _check(settings)
@@ -346,7 +359,8 @@ class Agent:
         return self._loop.submit(work)
 
     def close(self) -> None:
-        """Release connections, threads and memory. An agent used in a `with` block closes itself."""
+        """Release connections, threads and memory of what the agent opened. Each call after it raises `UsageError`. An agent
+        used in a `with` block closes itself."""
         if self._loop.is_running or not self._is_closed:  # one that never asked holds a policy and a search, too
             self._loop.submit(self.aclose()).result(timeout=30)
             self._loop.stop()
@@ -355,12 +369,10 @@ class Agent:
         self._is_closed = True
         for stream in list(self._streams):
             await stream.aclose()
-        await self.search.aclose()
-        await self.policy.aclose()
-        for twin in await asyncio.to_thread(self._loaded_twins):
-            await twin.aclose()
-        if self.reader is not None:
-            await self.reader.aclose()
+        for one in [*self._opened, *await asyncio.to_thread(self._loaded_twins)]:
+            await one.aclose()
+        if not self._loop.is_running:  # nothing to wait for; it shall not start any more
+            self._loop.stop()
 
     def __enter__(self) -> Agent:
         return self

@@ -30,6 +30,11 @@ class MissingExtraError(UsageError):
     """A feature needs an optional dependency that is not installed."""
 
 
+def closed(what: str) -> UsageError:
+    """What every call of something raises that was closed."""
+    return UsageError(f"this {what} was closed and answers no more; make another one")
+
+
 class DataError(ParallelSearchError):
     """A file has a bad record. `str()` names file, line and field."""
 

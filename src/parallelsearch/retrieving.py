@@ -14,6 +14,7 @@ puts the hits of each sub-query in order against that sub-query.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,7 @@ DEFAULT_K = 8
 """Passages in all: two parts with four each, or eight parts, as many as the shipped policy learned to ask for, with one."""
 _RRF_K = 5
 """How fast the weight of a rank falls. It orders passages within a round of the merge and decides nothing else."""
+_numbers = itertools.count()
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------
@@ -227,9 +229,9 @@ async def retrieve(
 ) -> Retrieval:
     """The best passages for all parts of a question, at most `k`, with `max_tokens` at most so many tokens of them.
 
-    The policy splits, and every sub-query is asked for `depth` hits (as many as `k`, unless given). With `rounds` above one
+    The policy splits, and every sub-query gives at most `depth` hits (as many as `k`, unless given). With `rounds` above one
     the policy reads what was found, as it would to answer (`search.k` hits for each sub-query), and may search again.
-    `options` are those of `rollout`.
+    `options` are those of `rollout`; with `fresh` nothing here comes from the search's cache either.
     """
     start_s = time.perf_counter()
 
@@ -243,6 +245,7 @@ async def retrieve(
     merge([], k, max_tokens=max_tokens, count_tokens=policy.count_tokens)  # says what is wrong before anything is asked
     depth = depth or k
     check_k(depth, search.max_k)
+    scope = f"retrieve-{next(_numbers)}" if options.get("fresh") else ""
     trajectory = await rollout(
         question,
         policy,
@@ -261,9 +264,11 @@ async def retrieve(
     notes: list[str] = []
     if not queries:
         notes.append(_why_none(trajectory))
-        queries = await _asked([question], search, depth)  # late passages are better than none
+        queries = await _asked([question], search, depth, scope)  # late passages are better than none
     elif rounds > 1 and depth > search.k:  # the policy read fewer than are wanted here
-        queries = await _asked([query.text for query in queries], search, depth, left_s()) or queries
+        queries = await _asked([query.text for query in queries], search, depth, scope, left_s()) or queries
+    elif rounds > 1:  # it may have read more
+        queries = [replace(query, hits=_first(query.hits, depth)) for query in queries]
     dropped = [text for turn in trajectory.turns for text in turn.dropped_queries]
     if dropped:
         notes.append(f"over the limit of {trajectory.max_subqueries} sub-queries, not searched: {'; '.join(dropped)}")
@@ -284,12 +289,18 @@ async def retrieve(
     return Retrieval(question, passages, queries, trajectory, notes, failures, time.perf_counter() - start_s)
 
 
-async def _asked(texts: Sequence[str], search: Search, depth: int, left_s: float | None = None) -> list[Query]:
+def _first(hits: list[Hit], depth: int) -> list[Hit]:
+    return DegradedHits(hits[:depth], hits.failures) if isinstance(hits, DegradedHits) else hits[:depth]
+
+
+async def _asked(
+    texts: Sequence[str], search: Search, depth: int, scope: str, left_s: float | None = None
+) -> list[Query]:
     """All at once, or nothing if that takes too long. Times count from now."""
     start_s = time.perf_counter()
     try:
         async with asyncio.timeout(left_s):
-            answers = await search.search_many(texts, depth)
+            answers = await search.search_many(texts, depth, scope)
     except TimeoutError:
         return []
     return [

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -23,7 +24,7 @@ from typing import Any, Literal, TypedDict
 from parallelsearch import grammar
 from parallelsearch.dialect import Dialect, Part
 from parallelsearch.dialects import open_dialect
-from parallelsearch.errors import NoToolsError, PolicyError, UsageError
+from parallelsearch.errors import NoToolsError, ParallelSearchError, PolicyError, UsageError
 from parallelsearch.grammar import ParsedTurn
 from parallelsearch.limits import MIN_TURN_TOKENS, Limits
 from parallelsearch.observation import Observation
@@ -41,7 +42,11 @@ SHORT_S = 60.0
 """A turn with less time than this may be cut off, whatever the engine is."""
 
 _ODD_DATA = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+BROKE = "the policy broke"
+"""How the error of a call begins that raised what no policy should. In brackets follows the type, after a colon its words,
+which a server keeps to itself."""
 _numbers = itertools.count()
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,28 +322,37 @@ class _Run:
         on_text: Callable[[str], None] | None = None,
         **tools: Any,
     ) -> Generation:
-        try:
-            generation = await self.policy.generate(
-                segments,
-                stop=stop,
-                max_tokens=min(self.limits.max_tokens_per_turn, self.room()),
-                sampling=self.sampling,
-                session=session,
-                on_text=on_text,
-                **tools,
-            )
-        except _ODD_DATA as error:
-            # What a server sent made no sense in a way that nobody thought of. A caller's own mistake is the caller's.
-            if error is self.callers_error:
-                raise
-            raise PolicyError(
-                f"{self.policy.name} could not read its answer ({type(error).__name__}: {error})"
-            ) from error
+        generation = await self.written_by(
+            self.policy,
+            segments,
+            stop=stop,
+            max_tokens=min(self.limits.max_tokens_per_turn, self.room()),
+            session=session,
+            on_text=on_text,
+            **tools,
+        )
         usage = generation.usage or {}
         written = usage.get("completion_tokens", generation.num_tokens)
         self.num_written += self.policy.count_tokens(generation.text) if written is None else written
         self.num_read += usage.get("prompt_tokens", self.num_tokens)
         return generation
+
+    async def written_by(self, policy: Policy, segments: Sequence[Segment], **options: Any) -> Generation:
+        """A turn. Whatever else a policy raises is a `PolicyError`, as whatever a backend raises is a `SearchError`: one
+        call that breaks must cost no more than its question."""
+        try:
+            return await policy.generate(segments, sampling=self.sampling, **options)
+        except ParallelSearchError:
+            raise
+        except Exception as error:
+            if error is self.callers_error:  # a caller's own mistake is the caller's
+                raise
+            if isinstance(error, _ODD_DATA):  # what a server sent made no sense in a way that nobody thought of
+                what = f"{policy.name} could not read its answer ({type(error).__name__}: {error})"
+            else:
+                what = f"{BROKE} ({type(error).__name__}): {error}"
+            _log.debug("%s", what, exc_info=error)
+            raise PolicyError(what) from error
 
     async def call_apart(self, prompt: str, session: str, stop: tuple[str, ...]) -> Generation:
         """A call with a prompt of its own: for the engine, a conversation of its own."""
@@ -410,11 +424,11 @@ class _Run:
         )
         is_heard = reader.streams and self.on_event is not None
         async with reader.session(session) as key:
-            generation = await reader.generate(
+            generation = await self.written_by(
+                reader,
                 [reader.prompt(asked, self.trajectory.question)],
                 stop=READING_STOP,
                 max_tokens=self.limits.max_tokens_per_turn,
-                sampling=self.sampling,
                 session=key,
                 on_text=(lambda piece: self.emit("text", number, piece)) if is_heard else None,
             )

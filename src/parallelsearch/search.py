@@ -25,6 +25,7 @@ from parallelsearch.errors import (
     TransientError,
     UsageError,
     check_whole,
+    closed,
     is_number,
 )
 from parallelsearch.retrieval.base import DegradedHits, Hit, Result
@@ -124,12 +125,13 @@ class Search:
         """Called with True when a distinct query is on its way, and with False when it no longer is."""
         self._cache = _Cache(cache_size, max_cache_bytes)
         self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Lane] = weakref.WeakKeyDictionary()
+        self._is_closed = False
 
     # ---- asking ------------------------------------------------------------------------------------------------------
 
-    async def search_many(self, queries: Sequence[str], k: int | None = None) -> list[Found]:
-        """Answer all queries at the same time; the order is kept and failures stand in their places."""
-        return await self._find(queries, k, "")
+    async def search_many(self, queries: Sequence[str], k: int | None = None, scope: str = "") -> list[Found]:
+        """Answer all queries at the same time; the order is kept and failures stand in their places. `scope` is `find`'s."""
+        return await self._find(queries, k, scope)
 
     async def find(self, query: str, k: int | None = None, scope: str = "") -> Found:
         """Answer one query. Never raises for a search that failed. With a `scope` the backend is asked anew: nothing comes
@@ -137,6 +139,8 @@ class Search:
         return (await self._find([query], k, scope))[0]
 
     async def _find(self, queries: Sequence[str], k: int | None, scope: str) -> list[Found]:
+        if self._is_closed:  # also for what the cache knows: half a search is none
+            raise closed("search")
         # One wait for all of them: a task and a clock for each query would cost as much as a keyword search.
         founds: list[Found] = []
         waiting: list[tuple[Found, _Job]] = []
@@ -331,6 +335,8 @@ class Search:
         return {**self.retriever.describe(), "k": self.k}
 
     async def aclose(self) -> None:
+        """Close the backend, and end the calls of this event loop that are under way. Whoever asks then is told."""
+        self._is_closed = True
         tasks = list(self._lane().tasks)
         for task in tasks:
             task.cancel()

@@ -230,6 +230,15 @@ class Breaks(ScriptedPolicy):
         return await super().generate(segments, **options)
 
 
+class AlwaysBreaks(ScriptedPolicy):
+    def __init__(self, error: Exception) -> None:
+        super().__init__({})
+        self.error = error
+
+    async def generate(self, segments: Any, **options: Any) -> Generation:
+        raise self.error
+
+
 @pytest.mark.parametrize(
     "error",
     [RecursionError("deep"), OverflowError("400 digits"), LookupError("charset"), UnicodeDecodeError("utf-8", b"x", 0, 1, "odd"),
@@ -241,6 +250,34 @@ async def test_whatever_a_policy_raises_costs_one_question(error: Exception, tmp
     assert [one.answer for one in found] == ["Monet", None, "Monet"]
     for one in found:
         check_sound(one, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("a bug"), OSError(5, "i/o"), TimeoutError("its own"), AssertionError("no")]
+)
+async def test_what_a_policy_of_ones_own_raises_is_in_the_record(error: Exception) -> None:
+    """As with a backend of one's own: and what was found until then is in the record, too."""
+
+    class BreaksLater(ScriptedPolicy):
+        async def generate(self, segments: Any, **options: Any) -> Generation:
+            if len(segments) > 1:
+                raise error
+            return await super().generate(segments, **options)
+
+    said = f"the policy broke ({type(error).__name__}): {error}"
+    search = Search(EchoRetriever())
+    policy = BreaksLater({"q": [grammar.render_turn("One.", ["x"])]})
+    trajectory = await rollout("q", policy, search, Limits(timeout_s=DEADLINE_S))
+    assert (trajectory.stop, trajectory.error) == ("error", said)
+    assert len(trajectory.queries) == 1
+    turns = ScriptedPolicy({"q": [grammar.render_turn("One.", ["x"]), ANSWER]})
+    read = await rollout("q", turns, search, answer_with=AlwaysBreaks(error))
+    assert (read.answer, read.reading.error if read.reading else None) == ("Monet", said)
+
+
+async def test_wrong_use_that_a_policy_finds_is_raised() -> None:
+    with pytest.raises(UsageError, match="not like this"):
+        await rollout("q", AlwaysBreaks(UsageError("not like this")), Search(EchoRetriever()))
 
 
 async def test_whatever_a_callback_raises_costs_one_question() -> None:

@@ -76,6 +76,9 @@ def test_a_pipeline_splits_is_saved_and_is_loaded_again():
         retriever.run(" ")
     with pytest.raises(SearchError, match="k is from 1 to 1000, not 'x'"):
         retriever.run(QUESTION, top_k="x")
+    loaded.close()  # a pipeline closes its components
+    assert retriever._shared is None
+    assert len(retriever.run(QUESTION)["documents"]) == 2  # and the next run opens them again
     retriever.close()
     retriever.close()
     with pytest.raises(UsageError, match="at least 1"):

@@ -14,6 +14,7 @@ from killed_writers import run_and_kill
 from parallelsearch.errors import SearchError, TransientSearchError, UsageError
 from parallelsearch.retrieval.base import DegradedHits, Hit, Retriever
 from parallelsearch.retrieval.cache import CachedRetriever
+from parallelsearch.retrieval.own import as_retriever
 
 
 class Counting(Retriever):
@@ -68,6 +69,27 @@ async def test_k_and_the_backend_are_part_of_the_key(tmp_path):
         cached = CachedRetriever(inner, path)
         assert len((await cached.search_many(["a"], k))[0]) == k
         assert inner.asked == ["a"]
+        await cached.aclose()
+
+
+async def test_what_has_but_a_name_is_refused_and_what_describes_itself_is_kept_apart(tmp_path):
+    def made(passage):
+        def find(query):
+            return [passage]
+
+        return find
+
+    class Named(Counting):
+        describe = Retriever.describe
+
+    for nameless in (as_retriever(made("one")), as_retriever(lambda query: []), Named()):
+        with pytest.raises(UsageError, match=rf"the answers of '{nameless.name}' cannot be kept.*describe\(\)"):
+            CachedRetriever(nameless, tmp_path / "c")
+    for passage in ("one", "other"):
+        find = made(passage)
+        find.describe = lambda passage=passage: {"kind": "find", "corpus": passage}
+        cached = CachedRetriever(as_retriever(find), tmp_path / "c")
+        assert (await cached.search_many(["q"], 1))[0][0].text == passage
         await cached.aclose()
 
 
@@ -219,6 +241,8 @@ WRITER = textwrap.dedent(
         name = "many"
         async def search_many(self, queries, k):
             return [[Hit(q, q, "text " * 500, score=len(q), rank=1)] for q in queries]
+        def describe(self):
+            return {"kind": "many", "corpus": "made up"}
 
     async def main(path, name):
         cached = CachedRetriever(Many(), path)
@@ -244,6 +268,9 @@ async def test_two_processes_share_it_and_kill_9_loses_nothing_that_was_stored(t
 
         async def search_many(self, queries, k):
             raise AssertionError(f"not in the cache: {queries}")
+
+        def describe(self):
+            return {"kind": "many", "corpus": "made up"}
 
     cached = CachedRetriever(Nobody(), path)
     results = await cached.search_many(answered, 1)

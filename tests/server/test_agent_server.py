@@ -397,6 +397,22 @@ async def test_who_stops_reading_counts_as_gone():
     assert len(asyncio.all_tasks()) == before
 
 
+async def test_the_application_closes_what_it_was_given():
+    closed = []
+
+    class Closing(ScriptedPolicy):
+        async def aclose(self):
+            closed.append(self)
+
+    policy, reader, search = Closing(TURNS), Closing(TURNS), Search(BM25Retriever.from_passages(PASSAGES))
+    app = create_agent_app(policy, search, AgentSettings(token=None), reader)
+    async with app.router.lifespan_context(app):
+        assert not closed
+    assert closed == [policy, reader]
+    with pytest.raises(UsageError, match="closed"):
+        await search.find("x")
+
+
 async def test_who_has_read_the_answer_may_ask_again_at_once():
     """Straight into the application: when the last piece of a stream is sent, its place is free already."""
     search = Search(BM25Retriever.from_passages(PASSAGES))
@@ -680,14 +696,26 @@ async def test_a_second_model_reads_and_answers():
     assert kinds.index("shown") < kinds.index("reading") < kinds.index("answer")
 
 
-async def test_a_policys_bug_is_a_500_without_its_words():
+@pytest.mark.parametrize("method", ["prompt", "generate"])
+async def test_a_policys_bug_is_a_500_without_its_words(method, caplog):
     class Broken(ScriptedPolicy):
-        def prompt(self, text, question):
-            raise RuntimeError("password=hunter2")
+        pass
 
+    def broken(*arguments, **options):
+        raise RuntimeError("password=hunter2")
+
+    setattr(Broken, method, broken)
     reply = await ask_in_process(Broken(TURNS), messages=user(CAPITALS))
     assert reply.status_code == 500
-    assert "RuntimeError" in reply.text
+    assert "the policy broke (RuntimeError); the log has more" in reply.text
+    assert "hunter2" not in reply.text
+    assert "hunter2" in caplog.text
+
+    app = create_agent_app(
+        Listening(), Search(BM25Retriever.from_passages(PASSAGES)), AgentSettings(token=None), Broken(TURNS)
+    )
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        reply = await client.post("/v1/chat/completions", json=body_for())
     assert "hunter2" not in reply.text
 
 

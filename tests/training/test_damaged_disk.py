@@ -57,8 +57,13 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         train(recipe, [f"model.name={tmp_path / 'model'}"])
 
 
+class Described(EchoRetriever):
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "echo", "corpus": "made up"}
+
+
 async def test_a_cache_on_a_full_disk_is_passed_over(tmp_path: Path) -> None:
-    cached = CachedRetriever(EchoRetriever(), tmp_path / "cache")
+    cached = CachedRetriever(Described(), tmp_path / "cache")
     with files_no_larger_than(40_000):
         results = [(await cached.search_many([f"q{n} " + "x" * 1_000], 3))[0] for n in range(40)]
     assert all(len(result) == 3 for result in results)

@@ -102,7 +102,10 @@ def ask(
     )
     screen, live = console(), console(stderr=True)
     with agent, LiveNarrator(live) as narrator:
-        trajectory = agent.ask(words, on_event=narrator if live.is_terminal and not as_json else None)
+        try:
+            trajectory = agent.ask(words, on_event=narrator if live.is_terminal and not as_json else None)
+        finally:
+            agent.submit(found.aclose()).result(timeout=30)
     cost = None if limits.prices is None else row_of(trajectory, prices=limits.prices).cost
     if as_json:
         shown = trajectory.to_dict()

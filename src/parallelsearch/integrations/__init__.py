@@ -12,12 +12,12 @@ import copy
 import hashlib
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from parallelsearch.addresses import open_policy, search_of
+from parallelsearch.addresses import open_policy, search_of, with_whole_path
 from parallelsearch.agent import Agent, LoopThread
 from parallelsearch.errors import SearchError, TransientSearchError, UsageError, check_whole
 from parallelsearch.grounding import sentence_of
@@ -92,18 +92,22 @@ def hit_of(text: str, metadata: Mapping[str, Any], rank: int, id: str | None = N
 
 class SharedSearch:
     """One search for callers of any thread or event loop. With `split`, a policy or its address, what callers send are whole
-    questions, and they get the passages for all parts. Close it when its connections are no longer needed."""
+    questions, and they get the passages for all parts. Close it when its connections are no longer needed: a `Search` or
+    `Policy` that it was given stays open, as with an `Agent`."""
 
     def __init__(
         self, search: Search | Backend | str = "demo", k: int | None = None, split: Policy | str | None = None
     ) -> None:
-        self.search = search_of(search)
+        self.search = looks = search_of(search)
+        self._opened: list[Search | Policy] = [] if looks is search else [looks]
         if split is not None:
-            self.search = splitting(open_policy(split) if isinstance(split, str) else split, self.search)
+            policy = open_policy(split) if isinstance(split, str) else split
+            self._opened += [] if policy is split else [policy]
+            self.search = splitting(policy, looks)
             k = DEFAULT_K if k is None else k
         self.k = self.search.k if k is None else k
         check_k(self.k, self.search.max_k)
-        self._loop = LoopThread("parallelsearch-shared")
+        self._loop = LoopThread("search")
 
     async def _find(self, query: str, k: int | None) -> list[Hit]:
         found = await self.search.find(query, self.k if k is None else k)
@@ -128,9 +132,14 @@ class SharedSearch:
         return await asyncio.wrap_future(self._loop.submit(self._find(query, k)))
 
     def close(self) -> None:
-        if self._loop.is_running:
-            self._loop.run(self.search.aclose())
+        """Each call after it raises `UsageError`."""
+        if not self._loop.is_stopped:
+            self._loop.run(self._aclose())
             self._loop.stop()
+
+    async def _aclose(self) -> None:
+        for one in self._opened:
+            await one.aclose()
 
     def __enter__(self) -> SharedSearch:
         return self
@@ -149,6 +158,43 @@ def shared(
     if split is not None:
         raise UsageError("a SharedSearch splits if it was made so: SharedSearch(search, k, split=POLICY)")
     return search if k is None else search.with_k(k)
+
+
+class Closing:
+    """What our retrievers have beside what their frameworks want: they can be closed, as who opened a search closes it, and
+    those made of addresses can be pickled; what comes of it opens them again.
+
+    Each is of a class of its own, and what it searches with belongs to the class: a framework may copy a retriever, and all
+    copies search with the same."""
+
+    _found: ClassVar[SharedSearch]
+    _given: ClassVar[tuple[SharedSearch | Search | str, int | None, Policy | str | None]]
+    """What `as_retriever` was given: the search, `k` and `split`."""
+    _make: ClassVar[Callable[..., object]]
+    """That `as_retriever`."""
+
+    def close(self) -> None:
+        """Release connections and threads; each call after it raises. A `SharedSearch` that was given is left alone."""
+        if not isinstance(self._given[0], SharedSearch):
+            self._found.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        search, k, split = self._given
+        for one in (search, split):
+            if one is not None and not isinstance(one, str):
+                raise UsageError(
+                    f"a retriever that holds a {type(one).__name__} cannot be pickled; one made of addresses can: "
+                    "as_retriever('bm25:DIR', split='auto')"
+                )
+        return self._make, (with_whole_path(str(search)), k, split), self.__getstate__()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 def metadata_of(hit: Hit) -> dict[str, Any]:

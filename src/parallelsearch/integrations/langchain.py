@@ -10,7 +10,7 @@ Needs langchain-core only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from parallelsearch.agent import Agent
 from parallelsearch.errors import UsageError, require
@@ -18,6 +18,7 @@ from parallelsearch.integrations import (
     TOOL_DESCRIPTION,
     TOOL_NAME,
     Answered,
+    Closing,
     ForeignRetriever,
     SharedSearch,
     answer,
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.runnables import Runnable
     from langchain_core.tools import StructuredTool
+
+    class OurRetriever(BaseRetriever, Closing):
+        """What `as_retriever` gives."""
+
 
 EXTRA = "integrations"
 
@@ -70,9 +75,10 @@ class LangChainRetriever(ForeignRetriever):
 
 def as_retriever(
     search: SharedSearch | Search | str, k: int | None = None, split: Policy | str | None = None
-) -> BaseRetriever:
+) -> OurRetriever:
     """Our search as a LangChain retriever. `k` is the search's own unless given; a search that failed raises. With `split`, a
-    policy or its address, the question is split and `k` passages are for all its parts."""
+    policy or its address, the question is split and `k` passages are for all its parts. It can be closed, and used in a
+    `with` block."""
     require("langchain_core", EXTRA)
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
@@ -82,7 +88,11 @@ def as_retriever(
     def documents(hits: list[Hit]) -> list[Document]:
         return [Document(page_content=hit.text, id=hit.id, metadata=metadata_of(hit)) for hit in hits]
 
-    class ParallelSearchRetriever(BaseRetriever):
+    class ParallelSearchRetriever(BaseRetriever, Closing):
+        _found: ClassVar[SharedSearch] = found
+        _given: ClassVar[tuple[Any, ...]] = (search, k, split)
+        _make: ClassVar[Any] = staticmethod(as_retriever)
+
         def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
             return documents(found.find(query))
 
@@ -91,7 +101,7 @@ def as_retriever(
         ) -> list[Document]:
             return documents(await found.find_async(query))
 
-    return ParallelSearchRetriever()
+    return cast("OurRetriever", ParallelSearchRetriever())
 
 
 def agent_tool(agent: Agent, name: str = TOOL_NAME, description: str = TOOL_DESCRIPTION) -> StructuredTool:

@@ -10,7 +10,7 @@ Needs llama-index-core only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from parallelsearch.agent import Agent
 from parallelsearch.errors import UsageError, require
@@ -18,6 +18,7 @@ from parallelsearch.integrations import (
     TOOL_DESCRIPTION,
     TOOL_NAME,
     Answered,
+    Closing,
     ForeignRetriever,
     SharedSearch,
     answer,
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.schema import NodeWithScore, QueryBundle
     from llama_index.core.tools import FunctionTool
+
+    class OurRetriever(BaseRetriever, Closing):
+        """What `as_retriever` gives."""
+
 
 EXTRA = "integrations"
 
@@ -63,9 +68,10 @@ class LlamaIndexRetriever(ForeignRetriever):
 
 def as_retriever(
     search: SharedSearch | Search | str, k: int | None = None, split: Policy | str | None = None
-) -> BaseRetriever:
+) -> OurRetriever:
     """Our search as a LlamaIndex retriever. `k` is the search's own unless given; a search that failed raises. With `split`,
-    a policy or its address, the question is split and `k` passages are for all its parts."""
+    a policy or its address, the question is split and `k` passages are for all its parts. It can be closed, and used in a
+    `with` block."""
     require("llama_index.core", EXTRA)
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.schema import NodeWithScore, TextNode
@@ -78,14 +84,23 @@ def as_retriever(
             for hit in hits
         ]
 
-    class ParallelSearchRetriever(BaseRetriever):
+    class ParallelSearchRetriever(BaseRetriever, Closing):
+        _found, _given, _make = found, (search, k, split), staticmethod(as_retriever)
+
         def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
             return nodes(found.find(query_bundle.query_str))
 
         async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
             return nodes(await found.find_async(query_bundle.query_str))
 
-    return ParallelSearchRetriever()
+        # Copied as if it were pickled, it would open a second search. (LangChain's copies in its own way.)
+        def __copy__(self) -> ParallelSearchRetriever:
+            return self
+
+        def __deepcopy__(self, memo: object) -> ParallelSearchRetriever:
+            return self
+
+    return cast("OurRetriever", ParallelSearchRetriever())
 
 
 def agent_tool(agent: Agent, name: str = TOOL_NAME, description: str = TOOL_DESCRIPTION) -> FunctionTool:

@@ -1,6 +1,7 @@
 """A cache on disk that runs and processes share: SQLite in WAL mode, between any backend and its caller.
 
-An answer is found again by the backend's own description, the query and k. Only hits are kept: a failure, or an engine
+An answer is found again by the backend's own description, the query and k; a backend that has no more than a name to say is
+refused, because another of that name would be given its answers. Only hits are kept: a failure, or an engine
 that found nothing this time, is asked again. The cache may fail (disk full, locked, damaged) without a search failing:
 it is then as if it were empty, and the log says so. A damaged file is moved aside, never repaired or deleted.
 """
@@ -35,6 +36,8 @@ CREATE TABLE IF NOT EXISTS answers (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS answers_by_use ON answers (used_s);
 """
+_NAMES = {"kind", "retriever"}
+"""What a backend says of itself that says nothing: what it is called, and the class of another framework's retriever."""
 _SQLITE_HEAD = b"SQLite format 3\x00"
 _log = logging.getLogger(__name__)
 
@@ -60,8 +63,14 @@ class CachedRetriever(Retriever):
         self.ttl_s, self.max_entries, self.lock_timeout_s = ttl_s, max_entries, lock_timeout_s
         self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
         self.num_found = self.num_missed = self.num_faults = 0
-        description = json.dumps(inner.describe(), sort_keys=True, default=str)
-        self._backend = hashlib.sha256(description.encode()).hexdigest()
+        description = inner.describe()
+        if set(description) <= _NAMES:
+            raise UsageError(
+                f"the answers of '{inner.name}' cannot be kept: another search of that name would be given them. Give it a "
+                "describe() that says what it searches, for example {'kind': 'shelf', 'corpus': 'books', 'version': 3}"
+            )
+        told = json.dumps(description, sort_keys=True, default=str)
+        self._backend = hashlib.sha256(told.encode()).hexdigest()
         # SQLite blocks, and a connection belongs to one thread.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search-cache")
         self._connection: sqlite3.Connection | None = None

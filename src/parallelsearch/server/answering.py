@@ -21,7 +21,7 @@ from parallelsearch.errors import ParallelSearchError, UsageError
 from parallelsearch.grounding import Citation, Source, cite, sentence_of, sources_of, thoughts_of
 from parallelsearch.limits import MIN_TURN_TOKENS, Limits
 from parallelsearch.policy.base import Policy, Sampling
-from parallelsearch.rollout import OnEvent
+from parallelsearch.rollout import BROKE, OnEvent
 from parallelsearch.search import Search
 from parallelsearch.server.asking import AskOptions, ChatLimits, framed
 from parallelsearch.server.conversing import Pair, unsearched
@@ -192,7 +192,8 @@ class Answering:
                 on_event = spans.enter_context(writer)
             trajectory = await self._roll_out(question, options, limits, context, sampling, on_event)
             if trajectory.stop == "error":
-                raise RefusalError(502, trajectory.error or "the policy failed")
+                error = trajectory.error or "the policy failed"
+                raise RefusalError(500 if error.startswith(BROKE) else 502, _told(error))
         return reply_of(trajectory)
 
     async def _roll_out(
@@ -224,12 +225,25 @@ class Answering:
         except ParallelSearchError as error:
             raise RefusalError(502, str(error)) from error
         except Exception as error:
-            # A policy's bug is for the log; who asks learns that it is not their fault, and no more.
-            _log.exception("the policy broke")
-            raise RefusalError(500, f"the policy broke ({type(error).__name__}); the log has more") from error
+            # A bug outside a call of the policy: for the log, too.
+            _log.exception(BROKE)
+            raise RefusalError(500, f"{BROKE} ({type(error).__name__}); the log has more") from error
 
     async def aclose(self) -> None:
+        """Close the agent, and what it was given: it is the server's alone."""
         await self.agent.aclose()
+        await self.search.aclose()
+        for policy in (self.policy, self.agent.reader):
+            if policy is not None:
+                await policy.aclose()
+
+
+def _told(error: str) -> str:
+    """A policy's bug is for the log; who asks learns that it is not their fault, and no more."""
+    if not error.startswith(BROKE):
+        return error
+    _log.error("%s", error)
+    return f"{error.partition(':')[0]}; the log has more"
 
 
 def reply_of(trajectory: Trajectory) -> Reply:
@@ -287,7 +301,7 @@ def reading_object(reading: Reading) -> dict[str, Any]:
     return {
         "model": reading.policy.get("model") or reading.policy.get("kind"),
         "own_answer": reading.own_answer,
-        "error": reading.error,
+        "error": None if reading.error is None else _told(reading.error),
         "start_s": round(reading.start_s, 4),
         "generate_s": round(reading.generate_s, 4),
     }
