@@ -1,12 +1,13 @@
 """What a larger base brings: Qwen2.5-Coder-0.5B and SmolLM2-135M with as many lessons, as tables of the kept rows.
 
-Rows are those of `kept_rows.py` (`tried/qwen-*` and `tried/small-parallel`); `recipes/twins-wide.toml` has the commands. The
-twin of the larger base may search nine times where questions have many parts. `parallel-3` stands beside them: the smaller
-base with all of its lessons and RL.
+Rows are those of `kept_rows.py` (`tried/rounds-*`; `tried/qwen-*` and `tried/small-parallel` had fewer lessons of two
+rounds); `recipes/twins-wide.toml` has the commands. The twin of the larger base may search nine times where questions have
+many parts. `parallel-3` stands beside them: the smaller base with all of its lessons and RL.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 
 from kept_rows import DEV, TURNS, Kept, Line
@@ -39,8 +40,17 @@ from result_tables import (
 from parallelsearch.evaluation.metrics import ratios_of
 from parallelsearch.evaluation.statistics import Ratio
 
-LARGER, TWIN, SMALLER = "qwen-parallel", "qwen-sequential", "small-parallel"
-SAID = {"smaller base": SMALLER, "larger base": LARGER, "its twin": TWIN, SHIPPED: SHIPPED}
+LARGER, TWIN, SMALLER, WITH_RL = "rounds-parallel", "rounds-sequential", "rounds-small", "rounds-rl"
+FEWER, SMALLER_FEWER = "qwen-parallel", "small-parallel"
+SAID = {
+    "smaller base": SMALLER,
+    "larger base": LARGER,
+    "its twin": TWIN,
+    "with RL": WITH_RL,
+    SHIPPED: SHIPPED,
+    "smaller, fewer second rounds": SMALLER_FEWER,
+    "larger, fewer": FEWER,
+}
 """What the tables call them."""
 
 
@@ -77,21 +87,41 @@ def answers_table(kept: Kept) -> str:
     """What is answered right, and in how many calls."""
     lines = []
     for name, (holds, rounds) in _ANSWERS.items():
-        small, large, twin, shipped = _on_the_same(kept, holds, rounds)
+        large = lines_of(kept, LARGER, holds)
         if not large:
             continue
-        ems = [metrics(seeds, "em")[0] if seeds else None for seeds in (small, large, twin, shipped)]
-        chance = fmean(line.row.chance for line in large[0])
-        calls = bare(metrics(large, "num_llm_calls")[0], 2), bare(calls_ratio(twin, large), 2)
+        small, twin, shipped = _on_the_same(kept, large, holds, SMALLER, (TWIN, rounds), SHIPPED)
+        calls = _calls(large), bare(calls_ratio(twin, large), 2)
         lines.append([
-            name, str(len(large[0])), figure(chance), bare(ems[0]), with_interval(ems[1]), lead(em_difference(small, large)),
-            bare(ems[2]), lead(em_difference(twin, large)), *calls, bare(ems[3]), lead(em_difference(shipped, large)),
+            name, str(len(large[0])), figure(fmean(line.row.chance for line in large[0])), _em(small),
+            with_interval(metrics(large, "em")[0]), lead(em_difference(small, large)), _em(twin),
+            lead(em_difference(twin, large)), *calls, _em(shipped), lead(em_difference(shipped, large)),
         ])  # fmt: skip
     head = (
         "EM", "n", "chance", "smaller base", "larger base", "minus the smaller's", "its twin", "minus the twin's", "calls",
         "by the twin's", SHIPPED, f"minus {SHIPPED}'s",
     )  # fmt: skip
-    return f"{markdown(head, lines)}\n\n{_seeds(kept, *SAID)}" if lines else NOTHING
+    return _with_seeds(kept, head, lines, "smaller base", "larger base", "its twin", SHIPPED)
+
+
+def lessons_table(kept: Kept) -> str:
+    """What more lessons of two rounds bring, and RL after them."""
+    lines = []
+    for name, (holds, _) in _ANSWERS.items():
+        large = lines_of(kept, LARGER, holds)
+        if not large:
+            continue
+        small_fewer, small, fewer, taught = _on_the_same(kept, large, holds, SMALLER_FEWER, SMALLER, FEWER, WITH_RL)
+        lines.append([
+            name, str(len(large[0])), _em(small_fewer), _em(small), _em(fewer), _em(large), lead(em_difference(fewer, large)),
+            _em(taught), lead(em_difference(large, taught)), _calls(fewer), _calls(large), _calls(taught),
+        ])  # fmt: skip
+    head = (
+        "EM", "n", "smaller, fewer second rounds", "smaller, more", "larger, fewer", "larger, more", "minus fewer",
+        "with RL", "minus without", "calls, fewer", "more", "with RL",
+    )  # fmt: skip
+    arms = ("smaller, fewer second rounds", "smaller base", "larger, fewer", "larger base", "with RL")
+    return _with_seeds(kept, head, lines, *arms)
 
 
 def splits_table(kept: Kept) -> str:
@@ -103,31 +133,41 @@ def splits_table(kept: Kept) -> str:
     ]
     lines = []
     for name, holds, metric in rows:
-        small, large, _, shipped = _on_the_same(kept, holds)
+        large = lines_of(kept, LARGER, holds)
         if not large:
             continue
-        found = [bounded(measured(_ratios(seeds, metric))) for seeds in (small, large, shipped)]
-        gains = [lead(_gain(seeds, large, metric)) for seeds in (small, shipped)]
-        shown = [bare(found[0]), with_interval(found[1]), gains[0], bare(found[2]), gains[1]]
-        lines.append([name, str(len(large[0])), *shown])
-    head = ("share", "n", "smaller base", "larger base", "minus the smaller's", SHIPPED, f"minus {SHIPPED}'s")
-    shown_arms = [name for name in SAID if name != "its twin"]
-    return f"{markdown(head, lines)}\n\n{_seeds(kept, *shown_arms)}" if lines else NOTHING
+        small, taught, shipped = _on_the_same(kept, large, holds, SMALLER, WITH_RL, SHIPPED)
+        found = [bounded(measured(_ratios(seeds, metric))) for seeds in (small, large, taught, shipped)]
+        lines.append([
+            name, str(len(large[0])), bare(found[0]), with_interval(found[1]), lead(_gain(small, large, metric)),
+            bare(found[2]), lead(_gain(large, taught, metric)), bare(found[3]), lead(_gain(shipped, large, metric)),
+        ])  # fmt: skip
+    head = (
+        "share", "n", "smaller base", "larger base", "minus the smaller's", "with RL", "minus without", SHIPPED,
+        f"larger minus {SHIPPED}'s",
+    )  # fmt: skip
+    return _with_seeds(kept, head, lines, "smaller base", "larger base", "with RL", SHIPPED)
 
 
-def _on_the_same(kept: Kept, holds: Holds, twin_rounds: int = TURNS) -> list[list[list[Line]]]:
-    """The lines of the smaller base, the larger, its twin and the shipped policy, each on what the larger was asked too."""
-    large = lines_of(kept, LARGER, holds)
-    others = {
-        arm: lines_of(kept, arm, holds, twin_rounds if arm == TWIN else TURNS) for arm in (SMALLER, TWIN, SHIPPED)
-    }
-    same = {arm: paired(seeds, large)[0] for arm, seeds in others.items()}
-    return [same[SMALLER], large, same[TWIN], same[SHIPPED]]
+def _on_the_same(kept: Kept, large: Seeds, holds: Holds, *arms: str | tuple[str, int]) -> list[list[list[Line]]]:
+    """The lines of each arm (under so many rounds, if it says) on what the larger base was asked too."""
+    named = ((arm, TURNS) if isinstance(arm, str) else arm for arm in arms)
+    return [paired(lines_of(kept, arm, holds, rounds), large)[0] for arm, rounds in named]
 
 
-def _seeds(kept: Kept, *names: str) -> str:
-    counts = {name: len(kept.policies.get(SAID[name]) or kept.tried.get(SAID[name], [])) for name in names}
-    return f"Seeds: {', '.join(f'{name} {count}' for name, count in counts.items())}."
+def _em(seeds: Seeds) -> str:
+    return bare(metrics(seeds, "em")[0] if seeds else None)
+
+
+def _calls(seeds: Seeds) -> str:
+    return bare(metrics(seeds, "num_llm_calls")[0] if seeds else None, 2)
+
+
+def _with_seeds(kept: Kept, head: Sequence[str], lines: list[list[str]], *arms: str) -> str:
+    if not lines:
+        return NOTHING
+    counts = {name: len(kept.policies.get(SAID[name]) or kept.tried.get(SAID[name], [])) for name in arms}
+    return f"{markdown(head, lines)}\n\nSeeds: {', '.join(f'{name} {count}' for name, count in counts.items())}."
 
 
 def _ratios(seeds: Seeds, metric: str) -> list[Ratio]:
@@ -136,10 +176,10 @@ def _ratios(seeds: Seeds, metric: str) -> list[Ratio]:
     return [ratios_of([line.row for line in seed])[metric] for seed in seeds]
 
 
-def _gain(small: Seeds, large: Seeds, metric: str) -> Measured | None:
-    """Of the larger base over the smaller, on the questions that both were asked."""
-    a, b = paired(small, large)
+def _gain(one: Seeds, other: Seeds, metric: str) -> Measured | None:
+    """Of the second over the first, on the questions that both were asked."""
+    a, b = paired(one, other)
     return ratio_difference(_ratios(a, metric), _ratios(b, metric))
 
 
-TABLES = {"larger_answers": answers_table, "larger_splits": splits_table}
+TABLES = {"larger_answers": answers_table, "larger_lessons": lessons_table, "larger_splits": splits_table}

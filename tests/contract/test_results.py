@@ -394,7 +394,14 @@ def larger_arms() -> dict[str, list]:
 
     twin = [*arm(5, 6, 4, turns=9), *some(0, WIDE, num_parts=2, num_llm_calls=5)]  # with four rounds it has none
     large = [*arm(6, 2, 3), *some(0, WIDE, num_parts=2, turns=9)]  # and with nine, which nobody else had
-    arms = {"small-parallel": arm(2, 3, 1, covered=0.5), "qwen-parallel": large, "qwen-sequential": twin}
+    arms = {
+        "rounds-small": arm(2, 3, 1, covered=0.5),
+        "rounds-parallel": large,
+        "rounds-sequential": twin,
+        "rounds-rl": arm(7, 4, 2, covered=0.875),
+        "qwen-parallel": arm(3, 5, 0, covered=0.625),
+        "small-parallel": arm(1, 6, 0, covered=0.25),
+    }
     files = {f"tried/{name}.s{seed}": rows for name, rows in arms.items() for seed in (1, 2)}
     shipped = arm(4, 2, 0, dev=True, covered=0.75)
     works = [
@@ -431,17 +438,33 @@ def test_a_larger_base_is_compared_with_the_smaller_its_twin_and_the_shipped_one
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        # n, smaller, larger, their difference, parallel-3, difference
-        ("dependency, parallel: decided rightly", "8 .250 .750 +.500 .500 +.250"),
-        ("dependency, chains: decided rightly", "8 .250 .750 +.500 .500 +.250"),
-        ("2 parts: covered", "8 .500 1.000 +.500 .750 +.250"),
-        ("chains (300 drawn): asked in one query", "4 .250 .750 +.500 .000 +.750"),
+        # n, smaller with fewer lessons of two rounds and with more, larger so, difference, RL, difference, calls of the three
+        ("2 to 4 parts, made from pages", "16 .125 .250 .375 .750 +.375 .875 +.125 5.00 2.00 4.00"),
+        ("two parallel rounds, balanced", "8 .000 .125 .250 .625 +.375 .750 +.125 5.00 2.00 4.00"),
+        ("2Wiki-mixed", "4 .250 .500 .750 1.000 +.250 1.000 +.000 5.00 2.00 4.00"),
+    ],
+)
+def test_more_lessons_of_two_rounds_and_rl_are_compared_with_what_was_before(name: str, expected: str) -> None:
+    table = base_tables.lessons_table(as_kept(larger_arms()))
+    assert " ".join(begins(row_of_table(table, name)[1:])) == expected
+    counts = "smaller, fewer second rounds 2, smaller base 2, larger, fewer 2, larger base 2, with RL 2."
+    assert table.endswith(f"Seeds: {counts}")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # n, smaller, larger, their difference, RL, what it adds, parallel-3, difference
+        ("dependency, parallel: decided rightly", "8 .250 .750 +.500 .875 +.125 .500 +.250"),
+        ("dependency, chains: decided rightly", "8 .250 .750 +.500 .875 +.125 .500 +.250"),
+        ("2 parts: covered", "8 .500 1.000 +.500 .875 -.125 .750 +.250"),
+        ("chains (300 drawn): asked in one query", "4 .250 .750 +.500 .500 -.250 .000 +.750"),
     ],
 )
 def test_what_a_larger_base_decides(name: str, expected: str) -> None:
     table = base_tables.splits_table(as_kept(larger_arms()))
     assert " ".join(begins(row_of_table(table, name)[1:])) == expected
-    assert base_tables.splits_table(as_kept({})) == base_tables.answers_table(as_kept({})) == tables.NOTHING
+    assert {table(as_kept({})) for table in base_tables.TABLES.values()} == {tables.NOTHING}
 
 
 def test_steps_are_drawn_as_means_of_seeds_and_of_steps_around(tmp_path) -> None:
