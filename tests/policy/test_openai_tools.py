@@ -106,6 +106,76 @@ async def test_calls_go_out_and_results_come_back_by_id() -> None:
     assert "no such tool" in replies[2]["content"]
 
 
+MONET, PISSARRO = '{"queries": ["Monet born"]}', '{"queries": ["Pissarro born"]}'
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([call(0, "a", "search", MONET), call(0, "b", "search", PISSARRO)], id="index 0, whole (Ollama)"),
+        pytest.param(
+            [
+                *(call(0, "a", "search"), call(0, arguments=MONET[:9]), call(0, arguments=MONET[9:])),
+                *(call(0, "b", "search"), call(0, arguments=PISSARRO[:9]), call(0, arguments=PISSARRO[9:])),
+            ],
+            id="index 0, in pieces (LMDeploy)",
+        ),
+        pytest.param(
+            [
+                *(call(0, "a", "search", MONET[:9]), call(0, "a", arguments=MONET[9:])),
+                *(call(0, "b", "search", PISSARRO[:9]), call(0, "b", arguments=PISSARRO[9:])),
+                call(0, "a", "search"),
+            ],
+            id="index 0, id in every piece",
+        ),
+        pytest.param([call(0, None, "search", MONET), call(0, None, "search", PISSARRO)], id="index 0, no ids"),
+        pytest.param(
+            [
+                call(0, "a", "search", MONET),
+                call(0, "b", "search", PISSARRO),
+                call(1, "c", "search", '{"queries": []}'),
+            ],
+            id="an index that is taken again",
+        ),
+        pytest.param(
+            [
+                *(call(0, "a", "search", MONET[:9]), call(0, "a", "search", MONET[9:]), call(0, "a", "search")),
+                *(call(1, "b", "search", PISSARRO[:9]), call(1, "b", "search", PISSARRO[9:])),
+            ],
+            id="name and id in every piece",
+        ),
+        pytest.param(
+            [
+                *(call(0, "a", "search", MONET[:9]), call(0, "x", arguments=MONET[9:])),
+                *(call(1, "b", "search", PISSARRO[:9]), call(1, "y", "search", arguments=PISSARRO[9:])),
+            ],
+            id="another id in every piece",
+        ),
+        pytest.param(
+            [
+                *(call(0, "a", "functions.search", MONET[:9]), call(0, "a", "functions.search", MONET[9:])),
+                *(call(1, "b", "functions"), call(1, None, ".search", PISSARRO)),
+            ],
+            id="namespace before the name",
+        ),
+    ],
+)
+@pytest.mark.parametrize("together", [False, True])
+async def test_calls_are_told_apart_however_servers_number_and_name_them(
+    pieces: list[dict[str, Any]], together: bool
+) -> None:
+    streamed = events(chunk(delta={"tool_calls": pieces}), chunk(finish="tool_calls"), usage_chunk(7), DONE)
+    async with FaultServer(streamed if together else calling(*pieces), saying("x")) as server:
+        trajectory = await ask(policy_for(server))
+    assert [query.text for query in trajectory.rounds[0].queries] == ["Monet born", "Pissarro born"]
+    _, assistant, *replies = server.bodies[1]["messages"]
+    sent = [(one["id"], one["function"]["name"], one["function"]["arguments"]) for one in assistant["tool_calls"]]
+    ids = ("a", "b") if "id" in pieces[0] else ("call-0", "call-1")
+    assert sent[:2] == [(ids[0], "search", MONET), (ids[1], "search", PISSARRO)]
+    assert len(replies) == len(sent) <= 3
+    assert ["1840" in replies[0]["content"], "1830" in replies[1]["content"]] == [True, True]
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 11])
 async def test_calls_split_at_any_byte(size: int) -> None:
     text = '{"queries": ["Monet \\u00e9t\\u00e9 \U0001f600", "Pissarro \\"born\\""]}'
