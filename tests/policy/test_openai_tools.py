@@ -294,6 +294,41 @@ async def test_a_server_without_tools_is_asked_in_tags_from_then_on(
     assert len([record for record in caplog.records if "takes no tools" in record.message]) == 1
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [
+        status(500, {"error": {"message": "error parsing tool call: raw='{\"quer' err=unexpected end of JSON input"}}),
+        status(500, {"error": {"message": "Failed to parse tool call arguments as JSON: parse error at line 1"}}),
+        status(500, {"error": {"message": "Failed to parse input at pos 9: <tool_call> {"}}),
+        status(
+            400, {"error": {"message": "Failed to call a function. See 'failed_generation' for more details. stop"}}
+        ),
+        status(400, {"error": {"message": "tool call validation failed: attempted to call tool 'find'"}}),
+        events('data: {"error": {"message": "error parsing tool call: raw=x", "type": "api_error"}}', DONE),
+    ],
+)
+async def test_a_call_that_the_server_cannot_read_is_tried_again_with_tools(failure: Behaviour) -> None:
+    async with FaultServer(failure, BOTH, failure, saying("Pissarro")) as server:
+        policy = policy_for(server)
+        trajectory = await ask(policy)
+    assert (trajectory.answer, trajectory.dialect, policy.dialect) == ("Pissarro", "tools", "tools")
+    assert [("tools" in body, body.keys()) for body in server.bodies] == [(True, server.bodies[0].keys())] * 4
+
+
+async def test_a_server_that_took_tools_once_is_not_taken_for_one_without() -> None:
+    refusal = status(400, {"error": {"message": "tool calls and tool messages do not fit together"}})
+    async with FaultServer(BOTH, refusal, BOTH, saying("Pissarro")) as server:
+        policy = policy_for(server)
+        search = Search(BM25Retriever.from_passages(PASSAGES), k=1)
+        first, second = [await rollout(QUESTION, policy, search) for _ in range(2)]
+        await search.aclose()
+        await policy.aclose()
+    assert first.stop == "error"
+    assert "do not fit together" in (first.error or "")
+    assert "takes no tools" not in (first.error or "")
+    assert (second.answer, second.dialect) == ("Pissarro", "tools")
+
+
 async def test_who_insists_on_tools_is_told() -> None:
     async with FaultServer(status(400, {"error": {"message": "this model does not support tools"}})) as server:
         trajectory = await ask(policy_for(server), dialect="tools")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,10 @@ _CONTENT = b'"content":'
 _NAME_ENDS = b'content"'
 _NAMESPACE = "functions."
 """In which OpenAI's own models know their tools; some servers leave it before the name."""
+_UNREADABLE_CALL = re.compile(  # Ollama's and llama.cpp's words (status 500), then Groq's (400)
+    r"pars(?:e|ing) (?:the )?(?:tool|function)[ _-]?call|parse input at pos|failed_generation|tool call validation failed",
+    re.I,
+)
 _LENGTH = frozenset({"length", "max_tokens"})
 _END_OF_SEQUENCE = frozenset({"eos", "eos_token"})
 
@@ -520,7 +525,12 @@ def _reported_error(error: object) -> PolicyError | TransientError:
         f"the server reported an error: {short(error.get('message', error) if isinstance(error, dict) else error)}"
     )
     is_transient = isinstance(code, int) and (code == 429 or 500 <= code < 600)
-    return TransientError(message) if is_transient else PolicyError(message)
+    return TransientError(message) if is_transient or is_unreadable_call(message) else PolicyError(message)
+
+
+def is_unreadable_call(detail: str) -> bool:
+    """The model called a tool and made a mistake in it, says the server. It may do better at another try."""
+    return _UNREADABLE_CALL.search(detail) is not None
 
 
 def _string(value: object) -> str:
