@@ -23,7 +23,6 @@ MAX_WHEEL_BYTES = 22 << 20  # two adapters of 9.8 MB
 MAX_SDIST_BYTES = 28 << 20
 NOT_IN_WHEEL = re.compile(r"(^|/)(tests|benchmarks|docs|recipes|scripts|\.git)/|\.pyc$|\.gguf$|\.env$")
 NOT_IN_SDIST = re.compile(r"/(\.venv|\.git|dist|runs)/|\.pyc$|\.gguf$|\.env$")
-IN_SDIST = ("LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "src/parallelsearch/__init__.py")
 QUESTIONS = {
     "Who is older, Claude Monet or Camille Pissarro?": "Camille Pissarro",
     "Among the film directors Akira Kurosawa, Satyajit Ray and Federico Fellini, who died last?": "Akira Kurosawa",
@@ -36,10 +35,15 @@ def version() -> str:
     return found[1]
 
 
+def known_files(folder: str = ".") -> set[str]:
+    """Every file there that git knows."""
+    listed = subprocess.run(["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {name for name in listed.splitlines() if (ROOT / name).exists()}
+
+
 def package_files() -> set[str]:
-    """Every file of the package that git knows: code, pages, demo, adapter."""
-    listed = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return {name.removeprefix("src/") for name in listed.splitlines() if (ROOT / name).exists()}
+    """Every file of the package: code, pages, demo, adapter."""
+    return {name.removeprefix("src/") for name in known_files("src")}
 
 
 def problems_of_wheel(path: Path) -> list[str]:
@@ -57,7 +61,7 @@ def problems_of_sdist(path: Path) -> list[str]:
     with tarfile.open(path) as archive:
         names = archive.getnames()
     inside = {name.partition("/")[2] for name in names}
-    problems = [f"{path.name} lacks {name}" for name in IN_SDIST if name not in inside]
+    problems = [f"{path.name} lacks {name}" for name in sorted(known_files() - inside)]
     problems += [f"{path.name} holds {name}" for name in names if NOT_IN_SDIST.search(f"/{name}")]
     return problems + problems_of_size(path, MAX_SDIST_BYTES)
 

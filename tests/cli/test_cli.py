@@ -24,7 +24,7 @@ from parallelsearch.cli.terminal import LiveNarrator, trajectory_view
 from parallelsearch.data import demo
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.rollout import Event
-from parallelsearch.trajectory import Query, Shown, Trajectory, Turn
+from parallelsearch.trajectory import Query, Reading, Shown, Trajectory, Turn
 
 MONET = "Who is older, Claude Monet or Camille Pissarro?"
 
@@ -414,6 +414,19 @@ def test_a_recipe_with_a_wrong_key_names_the_right_one(tmp_path, here):
     recipe = (Path(__file__).parents[2] / "recipes" / "cpu-smoke.toml").read_text()
     (tmp_path / "r.toml").write_text(recipe.replace("questions_per_step", "question_per_step"))
     fails(here("train", "r.toml", cwd=tmp_path), 2, "question_per_step", "questions_per_step")
+
+
+def test_brackets_and_colons_in_what_people_write_are_no_markup(tmp_path, here):
+    row = {"id": "[/b]a[dev]:dog:", "question": MONET, "golden_answers": ["Camille Pissarro"], "dataset": "s[b]"}
+    (tmp_path / "set.jsonl").write_text(json.dumps(row))
+    listed = here("data", "set.jsonl", cwd=tmp_path)
+    assert row["id"] in listed.stdout, listed.stderr
+    evaluated = here("eval", "--data", "set.jsonl", "--out", "run", cwd=tmp_path)
+    assert "s[b]" in evaluated.stdout, evaluated.stderr
+    done = Trajectory("q", answer="a", stop="answer", reading=Reading({"model": "m[/b]"}, "a"), elapsed_s=1.0)
+    written = io.StringIO()
+    Console(width=60, file=written).print(trajectory_view(done, 60))
+    assert "read by m[/b]" in written.getvalue()
 
 
 def test_eval_compare_and_report(tmp_path, here):

@@ -28,6 +28,13 @@ def test_what_is_built_is_whole_and_no_more(built):
     assert check_dist.problems_of_sdist(sdist) == []
 
 
+@pytest.mark.parametrize("name", ["indexes/wiki/passages.bin", "my-run/trajectories.jsonl", "corpus.jsonl", ".env"])
+def test_what_somebody_has_in_the_folder_is_not_shipped(name):
+    """The sdist is built from the folder, and hatchling takes all of it that nobody names and git does not ignore."""
+    sdist = pytest.importorskip("hatchling.builders.sdist", reason="pip install hatchling")
+    assert not sdist.SdistBuilder(str(ROOT)).config.path_is_included(name)
+
+
 def test_what_is_missing_or_too_much_is_said(built, tmp_path):
     (wheel,) = built.glob("*.whl")
     bad = tmp_path / wheel.name

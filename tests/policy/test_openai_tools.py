@@ -106,6 +106,76 @@ async def test_calls_go_out_and_results_come_back_by_id() -> None:
     assert "no such tool" in replies[2]["content"]
 
 
+MONET, PISSARRO = '{"queries": ["Monet born"]}', '{"queries": ["Pissarro born"]}'
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([call(0, "a", "search", MONET), call(0, "b", "search", PISSARRO)], id="index 0, whole (Ollama)"),
+        pytest.param(
+            [
+                *(call(0, "a", "search"), call(0, arguments=MONET[:9]), call(0, arguments=MONET[9:])),
+                *(call(0, "b", "search"), call(0, arguments=PISSARRO[:9]), call(0, arguments=PISSARRO[9:])),
+            ],
+            id="index 0, in pieces (LMDeploy)",
+        ),
+        pytest.param(
+            [
+                *(call(0, "a", "search", MONET[:9]), call(0, "a", arguments=MONET[9:])),
+                *(call(0, "b", "search", PISSARRO[:9]), call(0, "b", arguments=PISSARRO[9:])),
+                call(0, "a", "search"),
+            ],
+            id="index 0, id in every piece",
+        ),
+        pytest.param([call(0, None, "search", MONET), call(0, None, "search", PISSARRO)], id="index 0, no ids"),
+        pytest.param(
+            [
+                call(0, "a", "search", MONET),
+                call(0, "b", "search", PISSARRO),
+                call(1, "c", "search", '{"queries": []}'),
+            ],
+            id="an index that is taken again",
+        ),
+        pytest.param(
+            [
+                *(call(0, "a", "search", MONET[:9]), call(0, "a", "search", MONET[9:]), call(0, "a", "search")),
+                *(call(1, "b", "search", PISSARRO[:9]), call(1, "b", "search", PISSARRO[9:])),
+            ],
+            id="name and id in every piece",
+        ),
+        pytest.param(
+            [
+                *(call(0, "a", "search", MONET[:9]), call(0, "x", arguments=MONET[9:])),
+                *(call(1, "b", "search", PISSARRO[:9]), call(1, "y", "search", arguments=PISSARRO[9:])),
+            ],
+            id="another id in every piece",
+        ),
+        pytest.param(
+            [
+                *(call(0, "a", "functions.search", MONET[:9]), call(0, "a", "functions.search", MONET[9:])),
+                *(call(1, "b", "functions"), call(1, None, ".search", PISSARRO)),
+            ],
+            id="namespace before the name",
+        ),
+    ],
+)
+@pytest.mark.parametrize("together", [False, True])
+async def test_calls_are_told_apart_however_servers_number_and_name_them(
+    pieces: list[dict[str, Any]], together: bool
+) -> None:
+    streamed = events(chunk(delta={"tool_calls": pieces}), chunk(finish="tool_calls"), usage_chunk(7), DONE)
+    async with FaultServer(streamed if together else calling(*pieces), saying("x")) as server:
+        trajectory = await ask(policy_for(server))
+    assert [query.text for query in trajectory.rounds[0].queries] == ["Monet born", "Pissarro born"]
+    _, assistant, *replies = server.bodies[1]["messages"]
+    sent = [(one["id"], one["function"]["name"], one["function"]["arguments"]) for one in assistant["tool_calls"]]
+    ids = ("a", "b") if "id" in pieces[0] else ("call-0", "call-1")
+    assert sent[:2] == [(ids[0], "search", MONET), (ids[1], "search", PISSARRO)]
+    assert len(replies) == len(sent) <= 3
+    assert ["1840" in replies[0]["content"], "1830" in replies[1]["content"]] == [True, True]
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 11])
 async def test_calls_split_at_any_byte(size: int) -> None:
     text = '{"queries": ["Monet \\u00e9t\\u00e9 \U0001f600", "Pissarro \\"born\\""]}'
@@ -222,6 +292,41 @@ async def test_a_server_without_tools_is_asked_in_tags_from_then_on(
     assert "tools" in server.bodies[0]
     assert all("tools" not in body for body in server.bodies[1:])
     assert len([record for record in caplog.records if "takes no tools" in record.message]) == 1
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        status(500, {"error": {"message": "error parsing tool call: raw='{\"quer' err=unexpected end of JSON input"}}),
+        status(500, {"error": {"message": "Failed to parse tool call arguments as JSON: parse error at line 1"}}),
+        status(500, {"error": {"message": "Failed to parse input at pos 9: <tool_call> {"}}),
+        status(
+            400, {"error": {"message": "Failed to call a function. See 'failed_generation' for more details. stop"}}
+        ),
+        status(400, {"error": {"message": "tool call validation failed: attempted to call tool 'find'"}}),
+        events('data: {"error": {"message": "error parsing tool call: raw=x", "type": "api_error"}}', DONE),
+    ],
+)
+async def test_a_call_that_the_server_cannot_read_is_tried_again_with_tools(failure: Behaviour) -> None:
+    async with FaultServer(failure, BOTH, failure, saying("Pissarro")) as server:
+        policy = policy_for(server)
+        trajectory = await ask(policy)
+    assert (trajectory.answer, trajectory.dialect, policy.dialect) == ("Pissarro", "tools", "tools")
+    assert [("tools" in body, body.keys()) for body in server.bodies] == [(True, server.bodies[0].keys())] * 4
+
+
+async def test_a_server_that_took_tools_once_is_not_taken_for_one_without() -> None:
+    refusal = status(400, {"error": {"message": "tool calls and tool messages do not fit together"}})
+    async with FaultServer(BOTH, refusal, BOTH, saying("Pissarro")) as server:
+        policy = policy_for(server)
+        search = Search(BM25Retriever.from_passages(PASSAGES), k=1)
+        first, second = [await rollout(QUESTION, policy, search) for _ in range(2)]
+        await search.aclose()
+        await policy.aclose()
+    assert first.stop == "error"
+    assert "do not fit together" in (first.error or "")
+    assert "takes no tools" not in (first.error or "")
+    assert (second.answer, second.dialect) == ("Pissarro", "tools")
 
 
 async def test_who_insists_on_tools_is_told() -> None:

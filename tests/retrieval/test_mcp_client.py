@@ -160,6 +160,65 @@ def test_failures_in_answers():
     assert isinstance(read_batch_answer(text_answer("[[], 3]"), ["a", "b"], 3)[1], SearchError)
 
 
+@pytest.mark.parametrize(
+    "note",
+    [
+        "No results found.",
+        "No results found for 'Monet born'. Try another query.",
+        "Sorry, no relevant documents were found.",
+        "No web results found for your query",
+        "0 results",
+        "Found 0 results for Monet.",
+        "There are no matches for this query.",
+        "Nothing was found.",
+        "Your search - Monet - did not match any documents.",
+        "We couldn't find any results.",
+    ],
+)
+def test_a_note_that_nothing_was_found_is_no_passage(note):
+    assert read_answer(text_answer(note), 3) == []
+    assert read_answer(CallToolResult(content=[], structured_content={"result": note}), 3) == []
+    assert len(read_answer(text_answer(note, "Monet was born in 1840."), 3)) == 2  # not alone
+    assert len(read_answer(text_answer(f"{note} {'The archive was searched twice. ' * 12}"), 3)) == 1  # not short
+    assert len(read_answer(text_answer(f"{note} See https://example.org/monet"), 3)) == 1
+    assert len(read_answer(text_answer(f"Title: {note}\nText: A song."), 3)) == 1
+    assert read_answer(text_answer("Title:"), 3) == []
+
+
+@pytest.mark.parametrize(
+    ("note", "kind"),
+    [
+        ("Error: API key invalid", SearchError),
+        ("ERROR 401: unauthorized", SearchError),
+        ("Error performing search: no route to host", SearchError),
+        ("An error occurred while searching", SearchError),
+        ("Error: 429 Too Many Requests", TransientSearchError),
+    ],
+)
+def test_a_note_that_tells_an_error_is_a_failure(note, kind):
+    failure = read_answer(text_answer(note), 3)
+    assert type(failure) is kind
+    assert note in str(failure)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "No pages of the codex survive.",
+        "No remains were found at the site until 1922.",
+        "No data for Tuvalu were published until 1990.",
+        "No Country for Old Men was found on many lists of the best films.",
+        "Nothing Found was an album of 1990.",
+        "Error correction codes were invented by Richard Hamming in 1950.",
+        "Errors and Expectations is a book by Mina Shaughnessy.",
+        "Nothing Compares 2 U was written by Prince.",
+    ],
+)
+def test_a_short_passage_that_begins_like_a_note_is_a_passage(text):
+    (hit,) = read_answer(text_answer(text), 3)
+    assert hit.text == text
+
+
 # ---- real servers over stdio -----------------------------------------------------------------------------------------
 
 
@@ -183,7 +242,7 @@ async def test_prose_is_read(no_leaks):
     assert (first.title, first.url, first.date) == ("Tower of x", "https://example.org/x/1", "2024-05-06")
     assert first.text == "The first thing about x, which goes on in a second line."
     assert second.text == "The second thing."
-    assert results[1][0].text == "Nothing was found."
+    assert results[1] == []  # "Nothing was found."
     await retriever.aclose()
 
 

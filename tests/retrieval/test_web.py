@@ -59,6 +59,36 @@ async def test_serper():
     ]
 
 
+async def test_serper_says_something_itself():
+    known = {
+        "title": "Claude Monet",
+        "type": "French painter",
+        "description": "Oscar-Claude Monet was a French <b>painter</b>.",
+        "attributes": {"Born": "November 14, 1840", "Children": 2, "Died": "December 5, 1926"},
+    }
+    page = "https://en.wikipedia.org/wiki/Claude_Monet"
+    organic = [{"title": "Monet", "link": page, "snippet": "He painted."}]
+    script = [
+        {"answerBox": {"title": "Born", "answer": "November 14, 1840"}, "knowledgeGraph": known, "organic": organic},
+        {"answerBox": {"title": "Born", "answer": "November 14, 1840"}, "organic": []},
+        {"answerBox": {"title": "Born"}, "knowledgeGraph": {**known, "descriptionLink": page}, "organic": organic},
+        {"answerBox": [], "knowledgeGraph": {"title": "x", "attributes": []}, "organic": organic},
+    ]
+    async with FaultServer(*map(Reply, script)) as server:
+        retriever = SerperRetriever(server.base_url, timeout_s=120)
+        first, again, linked, empty = [(await retriever.search_many([query], 3))[0] for query in "abcd"]
+        await retriever.aclose()
+    facts = "Oscar-Claude Monet was a French painter. Born: November 14, 1840. Died: December 5, 1926."
+    assert [(hit.title, hit.text, hit.url, hit.rank) for hit in first] == [
+        ("Born", "November 14, 1840", None, 1),
+        ("Claude Monet", facts, None, 2),
+        ("Monet", "He painted.", page, 3),
+    ]
+    assert again == first[:1]  # under the same id
+    assert linked == [Hit(page, "Claude Monet", f"{facts} He painted.", page, rank=1)]
+    assert [hit.title for hit in empty] == ["Monet"]
+
+
 async def test_tavily():
     answer = {
         "results": [{"title": "T", "url": "https://t.org", "content": "long", "score": 0.9, "published_date": "2024"}]

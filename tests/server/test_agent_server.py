@@ -226,7 +226,8 @@ def test_without_evidence_the_agent_says_so_unless_it_must_answer(server: Search
         ({}, 422, "model"),
         ({"model": "parallelsearch"}, 422, "messages"),
         ({"model": "parallelsearch", "messages": []}, 422, "messages"),
-        ({"model": "parallelsearch", "messages": [{"role": "tool", "content": "x"}]}, 422, "messages.0.role"),
+        ({"model": "parallelsearch", "messages": [{"role": "robot", "content": "x"}]}, 422, "messages.0.role"),
+        ({"model": "parallelsearch", "messages": [{"role": "tool", "content": "x"}]}, 422, "user's question"),
         ({"model": "parallelsearch", "messages": [{"role": "system", "content": "x"}]}, 422, "user's question"),
         ({"model": "parallelsearch", "messages": [{"role": "assistant", "content": "x"}]}, 422, "user's question"),
         (body_for("  "), 422, "the question is empty"),
@@ -626,6 +627,22 @@ async def test_a_follow_up_is_asked_as_a_question_that_stands_alone():
     assert reply.json()["choices"][0]["message"]["parallelsearch"]["question"] == BORN
     assert policy.texts[0].endswith(f"Question: {BORN}\n")
     assert "Asked and answered before" not in policy.texts[0]
+
+
+async def test_what_tools_said_in_a_history_is_left_out():
+    """As a client sends it that talked with another agent before."""
+    call = {"id": "c", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+    history = [
+        PAIR[0],
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "ten paintings"},
+        {"role": "function", "name": "find", "content": [{"type": "text", "text": "ten paintings"}]},
+        PAIR[1],
+    ]
+    policy = Listening(**{BORN: [render_turn("There.", answer="Rome")]})
+    reply = await ask_in_process(policy, messages=[*history, *user("Where was he born?")])
+    assert reply.json()["choices"][0]["message"]["parallelsearch"]["question"] == BORN
+    assert "ten paintings" not in "".join(policy.texts)
 
 
 async def test_what_cannot_be_rewritten_is_shown_with_what_came_before():

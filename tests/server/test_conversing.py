@@ -79,7 +79,19 @@ def test_a_long_conversation_takes_no_more_than_its_latest_questions(follow_up: 
 
 
 @pytest.mark.parametrize(
-    "text", ["Hello!", "hi", "Hey there", "Good morning!", "Hi, how are you?", "Thank you!", "bye", "help"]
+    "text",
+    [
+        "Hello!",
+        "hi",
+        "Hey there",
+        "Good morning!",
+        "Hi, how are you?",
+        "Thank you!",
+        "bye",
+        "help",
+        "Thanks for your help!",
+        "ok, thanks a lot for all the answers",
+    ],
 )
 def test_small_talk(text):
     assert small_talk(text)
@@ -87,7 +99,15 @@ def test_small_talk(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["Who sang Hello?", "Hi, who wrote Emma?", "Who are the Beatles?", "What is this river called?", "Thanks to whom?"],
+    [
+        "Who sang Hello?",
+        "Hi, who wrote Emma?",
+        "Who are the Beatles?",
+        "What is this river called?",
+        "Thanks to whom?",
+        "Thanks for the Memory",
+        "Thanks for the answer, but who is older, Monet or Pissarro?",
+    ],
 )
 def test_a_question_is_no_small_talk(text):
     assert small_talk(text) is None
@@ -126,6 +146,7 @@ SUNRISE = "User: Who painted Impression, Sunrise? AI: Claude Monet"
         "Suggest a title for the chat below.\n\n**User:** Who painted Impression, Sunrise?\n**Assistant:** Claude Monet",
         "Create a headline for the dialogue.\n\nuser:\nWho painted Impression, Sunrise?\nassistant:\nClaude Monet",
         "Write a short title (max 5 words) for this conversation: Who painted Impression, Sunrise?",
+        "Invent a fitting name that says what the messages are about.\n\nUser: Who painted Impression, Sunrise?\nAI: Monet",
     ],
 )
 def test_the_conversation_is_found_inside_an_instruction(task):
@@ -142,9 +163,41 @@ def test_a_task_without_a_conversation_gives_the_last_question_before_it():
 
 
 @pytest.mark.parametrize(
-    "text", ["What is the title of the first novel by Jane Austen?", "Give me the name of the capital of France.",
-             "Which film has the title Conversation?", "Name the title of the book about a conversation"],
-)  # fmt: skip
+    "task",
+    [
+        # LibreChat, NextChat, Continue, Chatbox, Cherry Studio, big-AGI, LobeChat, Vercel's chat, in their words
+        "Provide a concise, 5-word-or-less title for the conversation, using its same language, with no punctuation.",
+        "Please generate a four to five word title summarizing our conversation without any lead-in or punctuation.",
+        "Given the text, please reply with a title for the chat that is 3-4 words in length, without quotes.",
+        "Based on the chat history, give this conversation a name. Keep it short - 10 characters max, no quotes.",
+        "You need to summarize the user's conversation into a title of 10 characters or less, in its language.",
+        "Analyze the given short conversation and extract a concise chat title that summarizes it in a few words.",
+        "Generate a concise title that captures the essence of the conversation, at most 10 words and 50 characters.",
+        "You will generate a short title based on the first message a user begins a conversation with, in 80 characters.",
+    ],
+)
+def test_front_ends_ask_for_a_title_in_many_words(task):
+    assert chore(task, [("Who wrote Emma?", "Jane Austen")]) == "Emma"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "What is the title of the first novel by Jane Austen?",
+        "Give me the name of the capital of France.",
+        "Which film has the title Conversation?",
+        "Name the title of the book about a conversation",
+        "Name the director of the 1974 film The Conversation and the name of its composer.",
+        "Give the name of the author of Dialogue Concerning the Two Chief World Systems and his birthplace.",
+        "Can you provide the full name of the person who sent the first text message, and the year?",
+        "Please give me the title of the novel in which the last message in a bottle is found in Cornwall.",
+        "Give me the title of the dialogue in which Plato discusses friendship with Lysis and Menexenus.",
+        "Give the name of the discussion club that Benjamin Franklin founded in Philadelphia in 1727.",
+        "Name the conversation partner of Socrates in the dialogue Ion, and the title of his profession.",
+        "Summarize the chat between Nixon and Mao, and give the title of the treaty they discussed.",
+        "In the discussion of the Yalta conference, who suggested a name for the United Nations?",
+    ],
+)
 def test_a_question_is_no_chore(text):
     assert chore(text) is None
 

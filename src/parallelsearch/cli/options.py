@@ -147,7 +147,8 @@ def say(text: str, err: bool = False) -> None:
 
 
 def console(stderr: bool = False) -> Console:
-    """For tables and colour: what it writes to the terminal is its own commands and printable text."""
+    """For tables and colour: what it writes to the terminal is its own commands and printable text. Strings are what they
+    are: `[b]` or `:dog:` in somebody's id is no markup."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -156,7 +157,7 @@ def console(stderr: bool = False) -> Console:
             for text, style, control in super().render(*arguments, **options):
                 yield Segment(text if control else printable(text), style, control)
 
-    return SafeConsole(stderr=stderr, highlight=False)
+    return SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 Update = Callable[[int, int | None, str], None]

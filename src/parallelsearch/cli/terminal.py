@@ -124,7 +124,7 @@ def _reading_view(reading: Reading) -> RenderableType:
         )
     elif reading.own_answer:
         lines.append(Text(f"the policy's own answer: {_shorten(reading.own_answer, 200)}", style="dim"))
-    return Panel(Group(*lines), title=f"read by {who}", title_align="left", border_style="dim")
+    return Panel(Group(*lines), title=Text(f"read by {who}"), title_align="left", border_style="dim")
 
 
 def retrieval_view(found: Retrieval) -> RenderableType:

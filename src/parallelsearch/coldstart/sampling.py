@@ -26,19 +26,17 @@ async def sample_right(
     settings: ColdStartSettings | None = None,
     *,
     num_samples: int = 4,
-    temperature: float = 1.0,
-    keep: int = 1,
 ) -> tuple[list[Trajectory], ColdStartReport]:
-    """Let a policy try `num_samples` times, keep up to `keep` right, well-formed trajectories
-    of each question, the shortest first."""
+    """Let a policy try `num_samples` times, at temperature 1, and keep the shortest right, well-formed trajectory of each
+    question."""
     settings = settings or ColdStartSettings()
-    if num_samples < 1 or keep < 1:
-        raise UsageError(f"num_samples and keep must be at least 1, not {num_samples} and {keep}")
+    if num_samples < 1:
+        raise UsageError(f"num_samples must be at least 1, not {num_samples}")
     report = ColdStartReport(len(questions))
 
     async def attempt(number: int, question: Question) -> Trajectory | None:
         sample = number % num_samples
-        sampling = Sampling(temperature, seed=settings.seed + sample)
+        sampling = Sampling(1.0, seed=settings.seed + sample)
         trajectory = await rollout(
             replace(question), policy, search, settings.limits, dialect=settings.mode, sampling=sampling
         )
@@ -55,7 +53,8 @@ async def sample_right(
     tries = await in_order(attempt, repeated, settings.max_concurrent)
     for number, question in enumerate(questions):
         tried = tries[number * num_samples : (number + 1) * num_samples]
-        right = sorted((one for one in tried if one is not None), key=lambda one: (one.num_llm_calls, len(one.text)))
-        kept += right[:keep]
-        report.kept[question.kind or "unknown"] += len(right[:keep])
+        right = [one for one in tried if one is not None]
+        if right:
+            kept.append(min(right, key=lambda one: (one.num_llm_calls, len(one.text))))
+            report.kept[question.kind or "unknown"] += 1
     return kept, report

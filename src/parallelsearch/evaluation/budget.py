@@ -197,14 +197,7 @@ def _trajectories(folder: str | os.PathLike[str]) -> Iterator[Trajectory]:
 # ---- what they come to -----------------------------------------------------------------------------------------------
 
 
-def cells(
-    arms: Sequence[Arm],
-    *,
-    passages: Sequence[int] = PASSAGES,
-    rounds: Sequence[int] = ROUNDS,
-    num_resamples: int = 1000,
-    seed: int = 0,
-) -> list[Cell]:
+def cells(arms: Sequence[Arm], *, num_resamples: int = 1000, seed: int = 0) -> list[Cell]:
     """Every arm at every budget, for all questions and by group, over the questions that all arms have (the labelled one
     apart, which stands in the groups whose parts are known)."""
     by_id = [{found.id: found for found in arm.found} for arm in arms]
@@ -219,11 +212,11 @@ def cells(
         del groups["all"]
     result: list[Cell] = []
     for group, keys in groups.items():
-        for num_rounds in rounds:
-            for num_passages in passages:
+        for num_rounds in ROUNDS:
+            for num_passages in PASSAGES:
                 base = [by_id[0][key].recall(num_passages, num_rounds) == 1.0 for key in keys]
                 for arm, found in zip(arms, by_id, strict=True):
-                    if arm.name == WHOLE and num_rounds != rounds[0]:
+                    if arm.name == WHOLE and num_rounds != ROUNDS[0]:
                         continue  # it has one round, and says so once
                     if not all(key in found for key in keys):
                         continue  # the labelled arm, where parts are not known

@@ -48,9 +48,7 @@ class GroupTest:
         return "not told apart" if self.low <= 0 <= self.high else "differ"
 
 
-def group_test(
-    a: Sequence[Ratio], b: Sequence[Ratio], *, num_resamples: int = 2000, level: float = 0.95, seed: int = 0
-) -> GroupTest | None:
+def group_test(a: Sequence[Ratio], b: Sequence[Ratio], *, num_resamples: int = 2000, seed: int = 0) -> GroupTest | None:
     """Compare a metric of two groups of runs: a `Ratio` for each run, over the same questions. None where a run has no
     value."""
     sizes = {len(ratio.top) for ratio in (*a, *b)}
@@ -69,7 +67,7 @@ def group_test(
     whole = _means(tops, bottoms, np.arange(len(a))) - _means(tops, bottoms, len(a) + np.arange(len(b)))
     drawn = _drawn(tops, bottoms, 0, len(a), draw) - _drawn(tops, bottoms, len(a), len(b), draw)
     error = float(np.nanstd(drawn, ddof=1))
-    reach = error * t_quantile((1 + level) / 2, _freedom(known, float(np.nanvar(whole)), num_questions))
+    reach = error * t_quantile(0.975, _freedom(known, float(np.nanvar(whole)), num_questions))
     difference = means[1] - means[0]
     p_exchanged, p_least = _exchanged(known[0], known[1])
     return GroupTest(

@@ -102,19 +102,15 @@ class PairedTest:
     num_only_b: int | None = None
 
 
-def paired_test(
-    a: ArrayLike, b: ArrayLike, *, num_resamples: int = 10_000, level: float = 0.95, seed: int = 0
-) -> PairedTest:
-    """Compare one metric of two runs, value by value: paired bootstrap interval, permutation test, McNemar for 0 / 1."""
+def paired_test(a: ArrayLike, b: ArrayLike, *, num_resamples: int = 10_000, seed: int = 0) -> PairedTest:
+    """Compare one metric of two runs, value by value: paired bootstrap interval (95%), permutation test, McNemar for 0/1."""
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.shape != second.shape or first.ndim != 1 or not len(first):
         raise UsageError(
             f"a paired test needs two lists with a value for each question, found {first.shape} and {second.shape}"
         )
     differences = second - first
-    low, high = np.quantile(
-        _resampled_means(differences, num_resamples, seed), [(1 - level) / 2, (1 + level) / 2]
-    ).tolist()
+    low, high = np.quantile(_resampled_means(differences, num_resamples, seed), [0.025, 0.975]).tolist()
     is_binary = bool(np.isin(first, (0.0, 1.0)).all() and np.isin(second, (0.0, 1.0)).all())
     only_a = int(((first == 1) & (second == 0)).sum()) if is_binary else None
     only_b = int(((first == 0) & (second == 1)).sum()) if is_binary else None

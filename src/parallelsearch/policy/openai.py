@@ -20,7 +20,7 @@ from parallelsearch.dialect import Tool
 from parallelsearch.errors import NoToolsError, PolicyError, TransientError, UsageError
 from parallelsearch.http import Response, error_detail, retrying
 from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
-from parallelsearch.policy.openai_wire import Turn, json_bytes
+from parallelsearch.policy.openai_wire import Turn, is_unreadable_call, json_bytes
 from parallelsearch.policy.server import GATEWAY_TIMEOUTS, MAX_CHARS_PER_TOKEN, ServerPolicy, is_about_context
 from parallelsearch.trajectory import Author, Segment
 
@@ -44,7 +44,8 @@ _STREAMED: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usag
 _WHOLE: Mapping[str, Any] = {"stream": False}
 _TOOLS = re.compile(r"\btools?\b|tool[_ -]?(?:choice|call)|function.?call", re.I)
 _ABOUT_TOOLS = (400, 404, 422, 500, 501)
-"""With one of these a server says that it takes no tools; which one, differs."""
+"""With one of these a server says that it takes no tools; which one, differs. One that took them before means something
+else."""
 _TRAINED_ON_TAGS = re.compile(r"parallelsearch|\+(?:parallel|sequential)", re.I)
 
 
@@ -82,6 +83,7 @@ class OpenAIPolicy(ServerPolicy):
         self.takes_tools = self.chooses_tools = api == "chat"
         self._picks_dialect = dialect is None
         self.dialect = dialect or self._guess_dialect()
+        self._has_taken_tools = False
         self._sends_reasoning = False
         self._encode = encode
         self._max_tokens_field = "max_tokens"
@@ -160,6 +162,7 @@ class OpenAIPolicy(ServerPolicy):
             )
         except (TimeoutError, TransientError) as error:
             raise self._policy_error(error) from error
+        self._has_taken_tools = self._has_taken_tools or bool(tools)
         self._passes_stops = self._passes_stops or (turn.has_stopped and turn.ran_on)
         if self.api == "completions" and turn.prompt_ids is not None:
             _adopt_prompt_ids(segments, turn.prompt_ids)
@@ -301,7 +304,9 @@ class OpenAIPolicy(ServerPolicy):
     ) -> None:
         """Return if the server refused something that it can be asked without; raise what is wrong otherwise."""
         detail = error_detail(response)
-        if response.status in (400, 422) and (
+        is_unreadable = is_unreadable_call(detail)
+        is_refusal = response.status in (400, 422) and not is_unreadable
+        if is_refusal and (
             self._learn(body, detail)
             or self._learn_stream(body, detail)
             or self._learn_reasoning(fields, segments, detail)
@@ -310,7 +315,10 @@ class OpenAIPolicy(ServerPolicy):
         error = await self._status_error(response, key)
         if response.status in GATEWAY_TIMEOUTS and not body.get("stream"):
             self._stream_all(str(error))
-        if "tools" in body and response.status in _ABOUT_TOOLS and _TOOLS.search(detail):
+        if is_unreadable:
+            raise error if isinstance(error, TransientError) else TransientError(str(error))
+        may_take_none = "tools" in body and not self._has_taken_tools
+        if may_take_none and response.status in _ABOUT_TOOLS and _TOOLS.search(detail):
             raise self._without_tools(error)
         raise error
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,12 @@ _MAX_EVENT_BYTES = 16 * 1024 * 1024
 _MAX_COUNT = 10**9
 _CONTENT = b'"content":'
 _NAME_ENDS = b'content"'
+_NAMESPACE = "functions."
+"""In which OpenAI's own models know their tools; some servers leave it before the name."""
+_UNREADABLE_CALL = re.compile(  # Ollama's and llama.cpp's words (status 500), then Groq's (400)
+    r"pars(?:e|ing) (?:the )?(?:tool|function)[ _-]?call|parse input at pos|failed_generation|tool call validation failed",
+    re.I,
+)
 _LENGTH = frozenset({"length", "max_tokens"})
 _END_OF_SEQUENCE = frozenset({"eos", "eos_token"})
 
@@ -160,6 +167,7 @@ class Turn:
         self._thought = _Thought()
         self._with_calls, self._on_call = with_calls, on_call
         self._calls: dict[int, CallSoFar] = {}
+        self._numbers: dict[tuple[int, str], int] = {}  # of the calls, by what a server says of their pieces
         self._reasoning: list[str] = []
         self._usage: dict[str, int] | None = None
         self._content = ""
@@ -273,7 +281,7 @@ class Turn:
             self._matched = get("stop_reason", get("matched_stop"))  # vLLM's name, SGLang's name
 
     def _add_calls(self, calls: object) -> None:
-        """Calls come whole, or in pieces that say by `index` where they belong; some servers leave that out."""
+        """Calls come whole, or in pieces that say by `index` where they belong."""
         if not isinstance(calls, list):
             raise PolicyError(f"the server sent {short(calls)} where a list of calls belongs")
         for place, piece in enumerate(calls):
@@ -281,17 +289,34 @@ class Turn:
                 raise PolicyError(f"the server sent {short(piece)} where a call belongs")
             function = piece.get("function")
             function = function if isinstance(function, dict) else {}
-            index = piece.get("index")
-            if not isinstance(index, int):  # a piece without an id goes on with the last call
-                index = place + (len(self._calls) if piece.get("id") or not self._calls else len(self._calls) - 1)
-            call = self._calls.setdefault(index, CallSoFar())
-            call.id = call.id or _string(piece.get("id"))
-            call.name += _string(function.get("name"))
+            id, name = _string(piece.get("id")), _string(function.get("name"))
             arguments = function.get("arguments")
             text = json.dumps(arguments) if isinstance(arguments, dict) else _string(arguments)
+            index = piece.get("index")
+            if not isinstance(index, int):  # left out: a piece without an id goes on with the last call
+                index = place + (len(self._calls) if id or not self._calls else len(self._calls) - 1)
+            number = self._number_of(index, id, name, text)
+            call = self._calls.setdefault(number, CallSoFar())
+            call.id = call.id or id
+            if name.removeprefix(_NAMESPACE) != call.name:  # some servers repeat it in every piece
+                call.name = (call.name + name).removeprefix(_NAMESPACE)
             call.arguments.append(text)
             self._count_chars(len(text))
-            self._pass_on(index, call.name, text)
+            self._pass_on(number, call.name, text)
+
+    def _number_of(self, index: int, id: str, name: str, arguments: str) -> int:
+        """Which call a piece belongs to. Some servers give every call the index 0: after arguments that are whole a name
+        begins another call, if it has an id of its own, or no id and arguments. A new id alone says nothing: some servers
+        give each piece one."""
+        number = self._numbers.get((index, id), self._numbers.get((index, "")))
+        if number is not None and name:
+            call = self._calls[number]
+            is_other = id != call.id if id else bool(arguments.strip())
+            number = None if is_other and call.is_whole else number
+        if number is None:
+            number = len(self._calls)
+            self._numbers[index, id] = self._numbers[index, ""] = number  # without an id: the last one of that index
+        return number
 
     def _pass_on(self, number: int, name: str, piece: str) -> None:
         """A piece of a call's arguments, to whoever wants to start early."""
@@ -422,6 +447,15 @@ class CallSoFar:
     name: str = ""
     arguments: list[str] = field(default_factory=list)
 
+    @property
+    def is_whole(self) -> bool:
+        """Nothing can come behind its arguments."""
+        text = "".join(self.arguments).rstrip()
+        try:
+            return text.endswith("}") and isinstance(read_json(text.encode("utf-8", "surrogatepass")), dict)
+        except ValueError:
+            return False
+
 
 class _Thought:
     """What a reasoning server sends beside the content, written as a thought before it. Passed on line by line: a line is
@@ -491,7 +525,12 @@ def _reported_error(error: object) -> PolicyError | TransientError:
         f"the server reported an error: {short(error.get('message', error) if isinstance(error, dict) else error)}"
     )
     is_transient = isinstance(code, int) and (code == 429 or 500 <= code < 600)
-    return TransientError(message) if is_transient else PolicyError(message)
+    return TransientError(message) if is_transient or is_unreadable_call(message) else PolicyError(message)
+
+
+def is_unreadable_call(detail: str) -> bool:
+    """The model called a tool and made a mistake in it, says the server. It may do better at another try."""
+    return _UNREADABLE_CALL.search(detail) is not None
 
 
 def _string(value: object) -> str:

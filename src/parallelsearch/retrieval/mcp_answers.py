@@ -2,7 +2,7 @@
 
 Tools answer with structured content, with JSON in a text, or with prose for a model to read. Pure functions find the
 list of results and its usual fields; what has no known shape becomes one passage for each block of text, so nothing an
-engine found is lost.
+engine found is lost. Only a short note that stands alone and says that nothing was found, or what failed, is no passage.
 """
 
 from __future__ import annotations
@@ -32,6 +32,24 @@ _RECORD = re.compile(rf"(?im)^(?={_BULLET}title\**+[ \t]*+:)")
 _FIELD = re.compile(rf"(?i)^{_BULLET}([a-z][a-z ]{{1,20}}?)\**+[ \t]*+:[ \t]*+(.*)$")
 _ADDRESS = re.compile(r"https?://[^\s<>\"')\]]+")
 
+_MAX_NOTE_CHARS = 300
+_NOTHING_FOUND = re.compile(
+    r"(?:(?:sorry|unfortunately)[,.:! ]++)?(?:i |we )?(?:"
+    r"(?:there (?:are|were|was) )?(?:found )?(?:no|0|zero) (?:\w++ ){0,2}?"
+    r"(?:(?:results?|matches|hits)(?: (?:available|could|for|found|match|matching|returned|was|were)\b|[.!:]|$)"
+    r"|(?:articles?|content|data|documents?|entries|information|items|pages?|papers?|passages?|records?|sources?) "
+    r"(?:(?:was|were|could be) )?(?:found|match|matched|matching)\b)"
+    r"|nothing (?:was )?found(?: (?:about|for|in|on)\b|[.!:]|$)"
+    r"|(?:your |the )?(?:search|query)\b.{0,200} did not match any\b"
+    r"|(?:could|did)(?: not|n't) find any(?:thing|(?: \w++)?? (?:results|matches))\b)",
+    re.IGNORECASE,
+)
+_ERROR = re.compile(  # "Error correction was invented by ..." is a passage
+    r"(?:an )?error(?:(?: [\w'()-]++){0,5}?:"
+    r"| (?:calling|during|executing|fetching|getting|occurred|performing|querying|retrieving|searching|while)\b)",
+    re.IGNORECASE,
+)
+
 
 def read_answer(answer: CallToolResult, k: int) -> Result:
     """The hits in the answer for one query."""
@@ -41,8 +59,13 @@ def read_answer(answer: CallToolResult, k: int) -> Result:
     value = _value(answer, texts)
     if isinstance(value, dict) and value.get("error") and not _items(value):
         return _failure(str(value["error"]))
-    items = _items(value) if value is not None else _items_of_texts(texts)
-    return _hits(items or [], k)
+    if value is not None:
+        return _hits(_items(value) or [], k)
+    items = _items_of_texts(texts)
+    note = _note(items)
+    if _ERROR.match(note):
+        return _failure(note)
+    return [] if _NOTHING_FOUND.match(note) else _hits(items, k)
 
 
 def read_batch_answer(answer: CallToolResult, queries: Sequence[str], k: int) -> list[Result]:
@@ -156,6 +179,13 @@ def _items_of_texts(texts: Sequence[str]) -> list[dict[str, str]]:
             address = _ADDRESS.search(text)
             items.append({"text": text.strip(), "url": address.group() if address else ""})
     return items
+
+
+def _note(items: Sequence[dict[str, str]]) -> str:
+    """The text of a result that is short, stands alone and has neither title nor address; else empty."""
+    is_bare = len(items) == 1 and not _first(items[0], (*_TITLES, *_URLS))
+    text = items[0].get("text", "") if is_bare else ""
+    return text if len(text) <= _MAX_NOTE_CHARS else ""
 
 
 def _record(part: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ message or a manifest. Pages are not fetched: a passage is what the engine shows
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 from abc import abstractmethod
@@ -135,7 +136,7 @@ class WebRetriever(Retriever):
 
 
 class SerperRetriever(WebRetriever):
-    """Google's results through serper.dev. The answer box, if there is one, comes first."""
+    """Google's results through serper.dev. The answer box comes first, then what Google knows of a thing."""
 
     name = "serper"
     key_env = "SERPER_API_KEY"
@@ -152,7 +153,15 @@ class SerperRetriever(WebRetriever):
         box = answer.get("answerBox")
         if isinstance(box, dict):
             parts = [plain_text(box.get("answer")), plain_text(box.get("snippet"))]
-            yield _passage({**box, "text": " ".join(part for part in parts if part)}, url="link", text="text"), 0.0
+            text = " ".join(part for part in parts if part)
+            yield _named(_passage({**box, "text": text}, url="link", text="text")), 0.0
+        known = answer.get("knowledgeGraph")
+        if isinstance(known, dict):
+            facts = known.get("attributes")
+            pairs = facts.items() if isinstance(facts, dict) else ()
+            parts = [f"{plain_text(name)}: {value}." for name, given in pairs if (value := plain_text(given))]
+            text = " ".join(part for part in (plain_text(known.get("description")), *parts) if part)
+            yield _named(_passage({**known, "text": text}, url="descriptionLink", text="text")), 0.0
         for item in _items(answer.get("organic")):
             yield _passage(item, url="link", text="snippet", date="date"), 0.0
 
@@ -247,6 +256,14 @@ def _passage(item: Mapping[str, Any], *, url: str, text: str, date: str | None =
         address or None,
         whole(day[:100]) if isinstance(day, str) and day else None,
     )
+
+
+def _named(passage: Passage) -> Passage:
+    """What an engine says itself has no address; its text is what it goes by."""
+    if passage.id or not passage.text:
+        return passage
+    text = f"{passage.title}\n{passage.text}".encode("utf-8", "replace")
+    return replace(passage, id=hashlib.sha256(text).hexdigest()[:16])
 
 
 def _number(value: object) -> float:

@@ -43,9 +43,9 @@ class ContentPart(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """One message of the conversation."""
+    """One message of the conversation. What another agent's tools said in it is taken, and the model is not shown it."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[ContentPart], FIRST_ERROR] | None = None
 
 
@@ -91,12 +91,9 @@ def read_chat_request(body: bytes, limits: ChatLimits) -> ChatRequest:
     refuse_what_is_not_done(parsed.model_extra or {}, CANNOT)
     if len(parsed.messages) > limits.max_messages:
         raise RefusalError(422, f"messages: there are {len(parsed.messages)}, the limit is {limits.max_messages}")
-    said = [
-        (m.role, _text_of(m, number))
-        for number, m in enumerate(parsed.messages)
-        if m.role not in ("system", "developer")
-    ]
-    system = "\n".join(_text_of(m, n) for n, m in enumerate(parsed.messages) if m.role in ("system", "developer"))
+    texts = [(message.role, _text_of(message, number)) for number, message in enumerate(parsed.messages)]
+    said = [(role, text) for role, text in texts if role in ("user", "assistant")]
+    system = "\n".join(text for role, text in texts if role in ("system", "developer"))
     question, earlier = question_of(said, limits, "messages")
     return ChatRequest(
         parsed,

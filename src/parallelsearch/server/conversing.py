@@ -27,7 +27,9 @@ _GREETING = re.compile(
     r"(?: how are (?:you|things)(?: doing)?(?: today)?)?|how are you(?: doing)?(?: today)?"
 )
 _THANKS = re.compile(
-    r"(?:ok |okay |great |perfect )?(?:thanks|thank you|thx|cheers)(?: (?:so much|very much|lot|again|for .{1,40}))?"
+    r"(?:ok |okay |great |perfect )?(?:thanks|thank you|thx|cheers)(?: (?:so much|very much|lot|again))?"
+    r"(?: for (?:(?:all|your|that|this|quick|these) ){0,2}"
+    r"(?:help|assistance|support|answers?|reply|explanation|info|information|that|this|it|everything))?"
 )
 _FAREWELL = re.compile(r"(?:ok |okay )?(?:bye|goodbye|bye bye|see you(?: later| soon)?|good night)")
 _ABOUT = re.compile(r"(?:who|what) are you|what (?:can|do) you do|help|what is this|test(?:ing)?|ping")
@@ -52,11 +54,21 @@ def small_talk(message: str) -> str | None:
 # ---- chores ----------------------------------------------------------------------------------------------------------
 
 _JSON_CHORE = re.compile(r"\{\s*\"(title|tags|follow_ups|queries|text)\"\s*:")
+_A_TITLE = (  # a question asks for the title of a book
+    r"\ban?\s+(?:(?!(?:the|of|whose|which|that|who|in|by|with|from|and)\b)[^\s?]+\s+){0,8}(?:title|name|headline)\b"
+)
+# In small letters, since "The Conversation" is a film.
+_CHAT = (
+    r"(?:(?:chat|current|following|given|short|user's|whole)\s+){0,2}"
+    r"(?-i:conversation|chat|dialogue|dialog|discussion|thread)\b"
+)
 _TITLE_CHORE = re.compile(
-    r"\b(?:generate|create|provide|write|give|suggest|summari[sz]e|name)\b[^?]{0,200}\b(?:title|name|headline)\b"
-    r"|\btitle (?:this|the|my) (?:conversation|chat|dialogue|discussion)\b",
+    rf"{_A_TITLE}[^?\n]{{0,100}}\b(?:(?:this|the|my|our)\s+{_CHAT}|first message a user)"
+    rf"|\b(?:(?:this|my|our)|(?:summari[sz]e|analy[sz]e)\s+the)\s+{_CHAT}[^?\n]{{0,100}}{_A_TITLE}"
+    rf"|\b(?:title\s+(?:this|the|my|our)|name\s+(?:this|my|our))\s+{_CHAT}",
     re.IGNORECASE,
 )
+_TITLE_WORD = re.compile(r"\b(?:title|name|headline)\b", re.IGNORECASE)
 _OF_A_CHAT = re.compile(r"\b(?:conversation|chat|dialogue|dialog|discussion|messages?)\b", re.IGNORECASE)
 # Who speaks stands at the beginning of a line, or within one with a capital: "... for this chat: User: Hello AI: Hello".
 _BY_USER = re.compile(
@@ -76,8 +88,8 @@ _MAX_TAGS = 3
 def chore(message: str, earlier: Sequence[Pair] = ()) -> str | None:
     """What a front end gets that asks in the background for a title, tags or suggestions; None where a person asks.
 
-    A task differs from a question by its form: a long instruction about the conversation, with the JSON object that is wanted
-    or with the word title near its beginning.
+    A task differs from a question by its form: a long instruction with the JSON object that is wanted, or one that asks near
+    its beginning for a title of the conversation.
     """
     start = message[:_LOOKED_AT]
     form = _JSON_CHORE.search(message) if "<chat_history>" in message or start.lstrip().startswith("### Task") else None
@@ -98,8 +110,10 @@ def chore(message: str, earlier: Sequence[Pair] = ()) -> str | None:
 
 
 def _is_title_chore(message: str) -> bool:
+    """A title is asked for, and of the chat: in so many words, or with the chat behind it."""
     start = message[:_LOOKED_AT]
-    return bool(len(message) > 60 and _TITLE_CHORE.search(start) and _OF_A_CHAT.search(start))
+    is_told = _TITLE_WORD.search(start) and _OF_A_CHAT.search(start) and _BY_USER.search(message)
+    return len(message) > 60 and bool(is_told or _TITLE_CHORE.search(start))
 
 
 def _topic(task: str, earlier: Sequence[Pair]) -> str:

@@ -11,7 +11,7 @@ import base64
 import json
 import os
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,6 @@ def export_html(
     *,
     reward: str | None = None,
     first: Collection[str] = (),
-    on_progress: Callable[[int, int], None] | None = None,
 ) -> ExportReport:
     """Write the page of these runs. `reward` scores them by a preset instead of showing what was recorded; the questions
     whose ids are in `first` are put in before all others, so that they are there when not everything fits."""
@@ -80,7 +79,7 @@ def export_html(
         raise UsageError(f"'{target}' is there and is no page of the viewer; it is left as it is. Give another file")
     indexes = open_runs(paths, reward)
     for index in indexes:
-        index.refresh(on_progress)
+        index.refresh()
     export = _Export(indexes, max_bytes, first)
     page = export.page().encode("utf-8", "backslashreplace")
     try:

@@ -14,7 +14,7 @@ import os
 import re
 import threading
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -86,10 +86,6 @@ def find_sources(path: Path) -> list[Source]:
     return found
 
 
-OnProgress = Callable[[int, int], None]
-"""Bytes that were read, bytes there are."""
-
-
 @dataclass(slots=True)
 class _Rows:
     """Rows that were read so far, ready to be sent, with the place of each line."""
@@ -132,7 +128,7 @@ class RunIndex:
 
     # ---- reading on --------------------------------------------------------------------------------------------------
 
-    def refresh(self, on_progress: OnProgress | None = None) -> None:
+    def refresh(self) -> None:
         """Read what was not read yet. Nothing to do when another thread does so already."""
         if not self._lock.acquire(blocking=False):
             return
@@ -141,12 +137,11 @@ class RunIndex:
             if any(_size(source.path) < source.next_offset for source in self._sources):
                 self._start_again()
             self._read_metrics()
-            total = self.num_bytes
             for number, source in enumerate(self._sources):
                 if _size(source.path) == source.next_offset:
                     continue
                 self.is_complete = self.is_judged = False
-                self._read(number, source, total, on_progress)
+                self._read(number, source)
             self.is_complete = not self._is_closed
             self._judge()
             self.is_judged = not self._is_closed
@@ -191,7 +186,7 @@ class RunIndex:
         except ParallelSearchError:
             return {}  # not finished, or of another release: they are made again
 
-    def _read(self, number: int, source: Source, total: int, on_progress: OnProgress | None) -> None:
+    def _read(self, number: int, source: Source) -> None:
         source.torn_bytes = 0
         with source.path.open("rb") as file:
             for offset, line, length in _lines(file, source.next_offset):
@@ -220,8 +215,6 @@ class RunIndex:
                         return
                     self._problem(str(error))
                 source.next_offset = offset + length
-                if on_progress is not None and source.num_lines % 200 == 0:
-                    on_progress(self.num_bytes_read, total)
 
     def _problem(self, message: str) -> None:
         if message in self.problems:

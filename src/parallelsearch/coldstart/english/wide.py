@@ -22,7 +22,6 @@ does not use it would be contradicted by a lesson that does. Nothing here reads 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -161,8 +160,3 @@ def answer_of(wide: Wide) -> list[str]:
         wanted = wide.form == "all_of"
         return ["yes" if all(step.holds is wanted for step in steps) else "no"]
     return [step.value for step in steps]
-
-
-def names_of(steps: Sequence[Step]) -> list[str]:
-    """The names the steps ask about, each once, in order."""
-    return list(dict.fromkeys(step.name for step in steps))
