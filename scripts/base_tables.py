@@ -1,8 +1,9 @@
-"""What a larger base brings: Qwen2.5-Coder-0.5B and SmolLM2-135M with as many lessons, as tables of the kept rows.
+"""What a larger base brings, and what lessons of two rounds and RL add to it, as tables of the kept rows.
 
-Rows are those of `kept_rows.py` (`tried/rounds-*`; `tried/qwen-*` and `tried/small-parallel` had fewer lessons of two
-rounds); `recipes/twins-wide.toml` has the commands. The twin of the larger base may search nine times where questions have
-many parts. `parallel-3` stands beside them: the smaller base with all of its lessons and RL.
+Rows are those of `kept_rows.py`: `tried/rounds-*` is Qwen2.5-Coder-0.5B; `tried/qwen-parallel` is the same base with fewer
+lessons of two rounds, and `tried/small-parallel` is SmolLM2-135M with as few. `recipes/twins-wide.toml` has the commands. The
+twin may search nine times where questions have many parts. `parallel-3` stands beside them: the smaller base with all of
+its lessons and RL.
 """
 
 from __future__ import annotations
@@ -40,16 +41,20 @@ from result_tables import (
 from parallelsearch.evaluation.metrics import ratios_of
 from parallelsearch.evaluation.statistics import Ratio
 
-LARGER, TWIN, SMALLER, WITH_RL = "rounds-parallel", "rounds-sequential", "rounds-small", "rounds-rl"
-FEWER, SMALLER_FEWER = "qwen-parallel", "small-parallel"
+LARGER, TWIN, WITH_RL, FEWER, SMALLER = (
+    "rounds-parallel",
+    "rounds-sequential",
+    "rounds-rl",
+    "qwen-parallel",
+    "small-parallel",
+)
 SAID = {
-    "smaller base": SMALLER,
+    "smaller base, few second rounds": SMALLER,
+    "larger, few": FEWER,
     "larger base": LARGER,
-    "its twin": TWIN,
     "with RL": WITH_RL,
+    "its twin": TWIN,
     SHIPPED: SHIPPED,
-    "smaller, fewer second rounds": SMALLER_FEWER,
-    "larger, fewer": FEWER,
 }
 """What the tables call them."""
 
@@ -90,38 +95,37 @@ def answers_table(kept: Kept) -> str:
         large = lines_of(kept, LARGER, holds)
         if not large:
             continue
-        small, twin, shipped = _on_the_same(kept, large, holds, SMALLER, (TWIN, rounds), SHIPPED)
-        calls = _calls(large), bare(calls_ratio(twin, large), 2)
+        twin, shipped = _on_the_same(kept, large, holds, (TWIN, rounds), SHIPPED)
         lines.append([
-            name, str(len(large[0])), figure(fmean(line.row.chance for line in large[0])), _em(small),
-            with_interval(metrics(large, "em")[0]), lead(em_difference(small, large)), _em(twin),
-            lead(em_difference(twin, large)), *calls, _em(shipped), lead(em_difference(shipped, large)),
+            name, str(len(large[0])), figure(fmean(line.row.chance for line in large[0])),
+            with_interval(metrics(large, "em")[0]), _em(twin), lead(em_difference(twin, large)), _calls(large),
+            bare(calls_ratio(twin, large), 2), _em(shipped), lead(em_difference(shipped, large)),
         ])  # fmt: skip
     head = (
-        "EM", "n", "chance", "smaller base", "larger base", "minus the smaller's", "its twin", "minus the twin's", "calls",
-        "by the twin's", SHIPPED, f"minus {SHIPPED}'s",
+        "EM", "n", "chance", "larger base", "its twin", "minus the twin's", "calls", "by the twin's", SHIPPED,
+        f"minus {SHIPPED}'s",
     )  # fmt: skip
-    return _with_seeds(kept, head, lines, "smaller base", "larger base", "its twin", SHIPPED)
+    return _with_seeds(kept, head, lines, "larger base", "its twin", SHIPPED)
 
 
 def lessons_table(kept: Kept) -> str:
-    """What more lessons of two rounds bring, and RL after them."""
+    """What the base brings with equal lessons, what more of two rounds, and what RL after them."""
     lines = []
     for name, (holds, _) in _ANSWERS.items():
         large = lines_of(kept, LARGER, holds)
         if not large:
             continue
-        small_fewer, small, fewer, taught = _on_the_same(kept, large, holds, SMALLER_FEWER, SMALLER, FEWER, WITH_RL)
+        small, few, taught = _on_the_same(kept, large, holds, SMALLER, FEWER, WITH_RL)
+        gains = [lead(em_difference(*pair)) for pair in ((small, few), (few, large), (large, taught))]
+        calls = [_calls(seeds) for seeds in (few, large, taught)]
         lines.append([
-            name, str(len(large[0])), _em(small_fewer), _em(small), _em(fewer), _em(large), lead(em_difference(fewer, large)),
-            _em(taught), lead(em_difference(large, taught)), _calls(fewer), _calls(large), _calls(taught),
+            name, str(len(large[0])), _em(small), _em(few), gains[0], _em(large), gains[1], _em(taught), gains[2], *calls,
         ])  # fmt: skip
     head = (
-        "EM", "n", "smaller, fewer second rounds", "smaller, more", "larger, fewer", "larger, more", "minus fewer",
-        "with RL", "minus without", "calls, fewer", "more", "with RL",
+        "EM", "n", "smaller base, few second rounds", "larger, few", "minus the smaller's", "larger, more", "minus few",
+        "with RL", "minus without", "calls, few", "more", "with RL",
     )  # fmt: skip
-    arms = ("smaller, fewer second rounds", "smaller base", "larger, fewer", "larger base", "with RL")
-    return _with_seeds(kept, head, lines, *arms)
+    return _with_seeds(kept, head, lines, "smaller base, few second rounds", "larger, few", "larger base", "with RL")
 
 
 def splits_table(kept: Kept) -> str:
@@ -136,17 +140,17 @@ def splits_table(kept: Kept) -> str:
         large = lines_of(kept, LARGER, holds)
         if not large:
             continue
-        small, taught, shipped = _on_the_same(kept, large, holds, SMALLER, WITH_RL, SHIPPED)
-        found = [bounded(measured(_ratios(seeds, metric))) for seeds in (small, large, taught, shipped)]
+        small, few, taught, shipped = _on_the_same(kept, large, holds, SMALLER, FEWER, WITH_RL, SHIPPED)
+        found = [bounded(measured(_ratios(seeds, metric))) for seeds in (small, few, large, taught, shipped)]
         lines.append([
-            name, str(len(large[0])), bare(found[0]), with_interval(found[1]), lead(_gain(small, large, metric)),
-            bare(found[2]), lead(_gain(large, taught, metric)), bare(found[3]), lead(_gain(shipped, large, metric)),
+            name, str(len(large[0])), bare(found[0]), bare(found[1]), with_interval(found[2]), bare(found[3]),
+            lead(_gain(large, taught, metric)), bare(found[4]), lead(_gain(shipped, large, metric)),
         ])  # fmt: skip
     head = (
-        "share", "n", "smaller base", "larger base", "minus the smaller's", "with RL", "minus without", SHIPPED,
+        "share", "n", "smaller base, few second rounds", "larger, few", "larger base", "with RL", "minus without", SHIPPED,
         f"larger minus {SHIPPED}'s",
     )  # fmt: skip
-    return _with_seeds(kept, head, lines, "smaller base", "larger base", "with RL", SHIPPED)
+    return _with_seeds(kept, head, lines, *(name for name in SAID if SAID[name] != TWIN))
 
 
 def _on_the_same(kept: Kept, large: Seeds, holds: Holds, *arms: str | tuple[str, int]) -> list[list[list[Line]]]:
