@@ -101,6 +101,7 @@ async def run_questions(
         warnings=list(asked.warnings),
         created=now(),
     )
+    await search.check()
     run = _Run(asked, policy, search, settings, dialect, on_progress)
     with RunFolder(out_dir) as folder:
         goes_on = folder.begin(manifest)
