@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from parallelsearch.addresses import (
 from parallelsearch.errors import IndexDamagedError, UsageError
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import build_bm25
+from parallelsearch.retrieval.cache import CachedRetriever
 from parallelsearch.retrieval.faiss_index import build_faiss
 from parallelsearch.retrieval.hybrid import build_hybrid
 from parallelsearch.retrieval.mcp_client import McpRetriever
@@ -148,6 +150,23 @@ async def test_options_reach_what_an_address_opens(tmp_path: Path) -> None:
     [result] = await search.search_many(["painter"])
     assert len(result.hits) == 1
     await search.aclose()
+
+
+async def test_how_long_a_cache_keeps_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_bm25(PASSAGES, tmp_path / "index")
+    start_s = time.time()
+    # A day lies between each and the next: the third asks anew what the first had kept.
+    for day, (days, num_found) in enumerate([(None, 0), (2, 1), (0.5, 0), (None, 1)]):
+        monkeypatch.setattr("time.time", lambda day=day: start_s + 86_400 * day)
+        search = open_search(f"bm25:{tmp_path / 'index'}", cache=tmp_path / "cache", cache_days=days)
+        cached = search.retriever
+        assert isinstance(cached, CachedRetriever)
+        await search.search_many(["painter"])
+        assert (days, cached.num_found) == (days, num_found)
+        await search.aclose()
+    for days, cache in [(0, "cache"), (-1, "cache"), (3, None)]:
+        with pytest.raises(UsageError, match=rf"cache_days \({days}\) is how long .* that --cache FILE names"):
+            open_search("demo", cache=cache, cache_days=days)
 
 
 async def test_a_cross_encoder_over_any_search(tmp_path: Path) -> None:

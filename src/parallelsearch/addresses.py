@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from parallelsearch.dialects import open_dialect
 from parallelsearch.errors import UsageError, nearest
+from parallelsearch.files import PathLike
 from parallelsearch.options import read_options
 from parallelsearch.search import Search
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from parallelsearch.retrieval.own import Backend
 
 logger = logging.getLogger(__name__)
+_DAY_S = 86_400.0
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d{1,5}(?:/.*)?")
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -252,20 +254,27 @@ def open_search(
     address: str = "demo",
     *,
     k: int = 3,
-    record: str | None = None,
-    cache: str | None = None,
+    record: PathLike | None = None,
+    cache: PathLike | None = None,
+    cache_days: float | None = None,
     workers: int = 0,
     split: Policy | str | None = None,
     **options: Any,
 ) -> Search:
     """The search at an address. `record` writes every answer to a file for `replay:`, `cache` keeps answers in a SQLite file
-    across runs, `workers` searches an index of this machine in so many processes; with `split`, a policy or its address, it
-    takes whole questions, and its hits are the merged passages of their parts. Other options are those of `Search`."""
+    across runs, for `cache_days` where that is given, `workers` searches an index of this machine in so many processes; with
+    `split`, a policy or its address, it takes whole questions, and its hits are the merged passages of their parts. Other
+    options are those of `Search`."""
+    if cache_days is not None and (cache is None or not cache_days > 0):
+        raise UsageError(
+            f"cache_days ({cache_days:g}) is how long the cache keeps an answer: more than 0 days, in a file that "
+            "--cache FILE names (in Python: cache=)"
+        )
     retriever = _in_processes(address, workers) if workers else open_retriever(address)
     if cache is not None:
         from parallelsearch.retrieval.cache import CachedRetriever
 
-        retriever = CachedRetriever(retriever, cache)
+        retriever = CachedRetriever(retriever, cache, ttl_s=None if cache_days is None else cache_days * _DAY_S)
     if record is not None:
         from parallelsearch.retrieval.replay import RecordingRetriever
 

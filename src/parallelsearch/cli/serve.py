@@ -11,6 +11,8 @@ from parallelsearch.cli.options import (
     AUTO,
     AllowedHostOption,
     AnswerWithOption,
+    CacheDaysOption,
+    CacheOption,
     DialectOption,
     ForceAnswerOption,
     HostOption,
@@ -21,6 +23,7 @@ from parallelsearch.cli.options import (
     MaxTurnsOption,
     PolicyOption,
     PortOption,
+    RecordOption,
     SearchOption,
     chosen,
     given,
@@ -46,8 +49,9 @@ def serve_search(
     max_k: Annotated[int, typer.Option(help="Hits a client may ask for.")] = 100,
     workers: Annotated[int, typer.Option(min=0, help="Processes that search an index; 0: only this one.")] = 0,
     log_queries: Annotated[bool, typer.Option("--log-queries", help="Write query texts to the log.")] = False,
-    cache: Annotated[str | None, typer.Option(help="Keep search results in this SQLite file.")] = None,
-    record: Annotated[str | None, typer.Option(help="Record the searches to this file, for replay:FILE.")] = None,
+    cache: CacheOption = None,
+    cache_days: CacheDaysOption = None,
+    record: RecordOption = None,
 ) -> None:
     """Serve search over HTTP, or as MCP tools.
 
@@ -72,7 +76,7 @@ def serve_search(
         logs_queries=log_queries,
         allowed_hosts=tuple(allowed_host or ()),
     )
-    found = open_search(search, k=k, cache=cache, record=record, workers=workers, split=split)
+    found = open_search(search, k=k, cache=cache, cache_days=cache_days, record=record, workers=workers, split=split)
     if mcp is None:
         from parallelsearch.server.search_server import run_search_server
 
