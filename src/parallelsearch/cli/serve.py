@@ -17,16 +17,20 @@ from parallelsearch.cli.options import (
     ForceAnswerOption,
     HostOption,
     KOption,
+    MaxCostOption,
     MaxObservationTokensOption,
     MaxTokensOption,
     MaxTokensPerTurnOption,
     MaxTurnsOption,
     PolicyOption,
     PortOption,
+    PricesOption,
     RecordOption,
     SearchOption,
+    TokensPerSubqueryOption,
     chosen,
     given,
+    prices_of,
 )
 from parallelsearch.errors import UsageError
 
@@ -104,10 +108,16 @@ def serve_agent(
     max_turns: MaxTurnsOption = None,
     max_tokens_per_turn: MaxTokensPerTurnOption = None,
     max_observation_tokens: MaxObservationTokensOption = None,
+    tokens_per_subquery: TokensPerSubqueryOption = None,
     max_tokens: MaxTokensOption = None,
     timeout_s: Annotated[float | None, typer.Option(help="Seconds until the best answer so far is given.")] = None,
     answer_with: AnswerWithOption = None,
     force_answer: ForceAnswerOption = False,
+    prices: PricesOption = None,
+    max_cost: MaxCostOption = None,
+    cache: CacheOption = None,
+    cache_days: CacheDaysOption = None,
+    record: RecordOption = None,
     latency_s: Annotated[
         float, typer.Option(min=0, help="Make each search of the demo corpus take so much longer, to watch.")
     ] = 0.0,
@@ -125,18 +135,23 @@ def serve_agent(
     from parallelsearch.server.agent_server import run_agent_server
     from parallelsearch.server.answering import SERVING, AgentSettings
 
+    if prices is not None and max_cost is None:
+        raise UsageError("--prices is for --max-cost here, what one question may cost: give both, or neither")
     settings = AgentSettings(
         host=host,
         port=port,
         max_concurrent=max_concurrent,
         limits=replace(
             SERVING,
+            prices=prices_of(prices),
             **given(
                 max_turns=max_turns,
                 max_tokens_per_turn=max_tokens_per_turn,
                 max_observation_tokens=max_observation_tokens,
+                tokens_per_subquery=tokens_per_subquery,
                 max_tokens=max_tokens,
                 timeout_s=timeout_s,
+                max_cost=max_cost,
             ),
         ),
         abstain=not force_answer,
@@ -144,10 +159,15 @@ def serve_agent(
         logs_queries=log_queries,
         allowed_hosts=tuple(allowed_host or ()),
     )
-    if latency_s and search != "demo":
+    if latency_s and (search != "demo" or cache is not None or record is not None):
         raise UsageError(
-            "--latency-s slows the demo corpus down, so that one can watch; leave it out with another search"
+            "--latency-s slows the demo corpus down, so that one can watch; leave it out with another search, with --cache "
+            "and with --record"
         )
-    found = Search(demo.retriever(latency_s), k=k) if latency_s else open_search(search, k=k)
+    found = (
+        Search(demo.retriever(latency_s), k=k)
+        if latency_s
+        else open_search(search, k=k, cache=cache, cache_days=cache_days, record=record)
+    )
     reader = None if answer_with is None else open_policy(answer_with)
     run_agent_server(open_policy(chosen(policy)), found, settings, reader=reader)

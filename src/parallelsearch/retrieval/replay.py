@@ -151,7 +151,8 @@ class RecordingRetriever(Retriever):
         await self.inner.check()
 
     def describe(self) -> dict[str, Any]:
-        return {**self.inner.describe(), "recorded_to": self.path.name}
+        # The same as without a recording: it changes no answer.
+        return self.inner.describe()
 
     async def aclose(self) -> None:
         if not self._is_closed:
