@@ -104,6 +104,10 @@ def serve_agent(
     host: HostOption = "127.0.0.1",
     port: PortOption = 8080,
     allowed_host: AllowedHostOption = None,
+    mcp: Annotated[
+        str | None,
+        typer.Option(help="'stdio': MCP tools for the program that started this, instead of a port; HTTP has /mcp."),
+    ] = None,
     max_concurrent: Annotated[int, typer.Option(help="Questions under way at once; more get status 429.")] = 256,
     max_turns: MaxTurnsOption = None,
     max_tokens_per_turn: MaxTokensPerTurnOption = None,
@@ -125,16 +129,21 @@ def serve_agent(
 ) -> None:
     """Serve the agent as an OpenAI-compatible API, with a page.
 
-    The page, to ask and watch, is at /. If PARALLELSEARCH_TOKEN is set, every client must send that token.
+    The page, to ask and watch, is at /, MCP tools at /mcp. If PARALLELSEARCH_TOKEN is set, every client must send that
+    token. With --mcp stdio it serves one MCP client over standard input and output, as desktop programs want it.
 
     Example: parallelsearch serve agent --policy demo --search demo --port 8080
     """
+    import asyncio
+
     from parallelsearch.addresses import open_policy, open_search
     from parallelsearch.data import demo
     from parallelsearch.search import Search
     from parallelsearch.server.agent_server import run_agent_server
-    from parallelsearch.server.answering import SERVING, AgentSettings
+    from parallelsearch.server.answering import SERVING, AgentSettings, Answering
 
+    if mcp not in (None, "stdio"):
+        raise UsageError(f"--mcp is 'stdio', not '{mcp}'; over HTTP the tools are at /mcp: leave --mcp out")
     if prices is not None and max_cost is None:
         raise UsageError("--prices is for --max-cost here, what one question may cost: give both, or neither")
     settings = AgentSettings(
@@ -170,4 +179,10 @@ def serve_agent(
         else open_search(search, k=k, cache=cache, cache_days=cache_days, record=record)
     )
     reader = None if answer_with is None else open_policy(answer_with)
-    run_agent_server(open_policy(chosen(policy)), found, settings, reader=reader)
+    if mcp is None:
+        run_agent_server(open_policy(chosen(policy)), found, settings, reader=reader)
+    else:
+        from parallelsearch.server.mcp_server import run_mcp_stdio
+
+        answering = Answering(open_policy(chosen(policy)), found, settings, reader)
+        asyncio.run(run_mcp_stdio(found, settings=settings, answering=answering))
