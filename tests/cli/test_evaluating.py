@@ -42,8 +42,10 @@ def test_wrong_prices_and_a_gold_search_without_a_file_are_named(tmp_path: Path)
         ("--prices", "1,2", "three numbers with commas"),
         ("--prices", "1,2,-3", "0 or more"),
         ("--search", "gold:", "needs the corpus file"),
+        ("--search", "gold:x.jsonl --record=r", "leave --record and --cache out"),
+        ("--cache-days", "3", "that --cache FILE names"),
     ):
-        done = run(tmp_path, "--out", "run", option, value)
+        done = run(tmp_path, "--out", "run", option, *value.split())
         assert done.returncode == 2
         assert words in done.stderr
         assert "Traceback" not in done.stderr

@@ -165,4 +165,8 @@ def _search_of(search: Backend | str, k: int, questions: QuestionSet, **kept: An
         return open_search(search, k=k, **kept)
     if not files:
         raise UsageError("gold: needs the corpus file that holds the gold passages, such as gold:corpus.jsonl")
+    if any(value is not None for value in kept.values()):
+        raise UsageError(
+            "gold: gives the passages of its files, and there is nothing to keep: leave --record and --cache out"
+        )
     return Search(GoldRetriever.from_corpus(questions.questions, files.split(",")), k=k)
