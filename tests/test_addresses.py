@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,13 @@ from parallelsearch.addresses import (
 from parallelsearch.errors import IndexDamagedError, UsageError
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import build_bm25
+from parallelsearch.retrieval.cache import CachedRetriever
+from parallelsearch.retrieval.faiss_index import build_faiss
+from parallelsearch.retrieval.hybrid import build_hybrid
+from parallelsearch.retrieval.mcp_client import McpRetriever
+from parallelsearch.retrieval.remote import RemoteRetriever
 from parallelsearch.retrieval.rerank import RerankRetriever
+from parallelsearch.retrieval.web import SearxngRetriever
 
 PASSAGES = [Passage("1", "Monet", "a painter born in Paris"), Passage("2", "Oslo", "a town by the sea")]
 
@@ -80,9 +87,86 @@ def test_paths_in_addresses_are_made_whole(tmp_path: Path, monkeypatch: pytest.M
         ("rerank:org/model+dense:d", f"rerank:org/model+dense:{here}/d"),
         ("rerank:model+rerank:m+bm25:d", f"rerank:{here}/model+rerank:m+bm25:{here}/d"),
         ("faiss:a.index+b.jsonl#org/e", f"faiss:{here}/a.index+{here}/b.jsonl#org/e"),
+        ("dense?nprobe=4:a/b", f"dense?nprobe=4:{here}/a/b"),
+        ("rerank?depth=9:model+hybrid?weights=1,3:d", f"rerank?depth=9:{here}/model+hybrid?weights=1,3:{here}/d"),
+        ("mcp?tool=t:python server.py", "mcp?tool=t:python server.py"),
         ("no such thing", "no such thing"),
     ]:
         assert with_whole_path(address) == whole
+
+
+def test_options_that_are_wrong_say_what_there_is(tmp_path: Path) -> None:
+    for address, message in [
+        ("dense?nprob=4:d", r"dense: has no option 'nprob'. Did you mean 'nprobe'\? It has: nprobe$"),
+        ("dense?nprobe=some:d", "nprobe of dense: is a whole number, not 'some'"),
+        ("bm25?k1=1:d", "bm25: takes no options, found 'k1'"),
+        ("demo?x=1", "demo: takes no options, found 'x'"),
+        ("hybrid?weights=1;2:d", "weights of hybrid: is numbers with commas between them, not '1;2'"),
+        ("hybrid?weights=1,nan:d", "weights of hybrid: is numbers"),
+        ("bm52?x=1:d", r"is no search address. Did you mean 'bm25'\?"),
+        ("rerank?depth=0:m+demo", "depth is how many hits are looked at again, at least 1, not 0"),
+        ("rerank:m+bm25?x=1:d", "bm25: takes no options, found 'x'"),
+        ("searxng?timeout_s=0:http://h/", "timeout_s of searxng is seconds, more than 0, not 0"),
+        ("http?timeout_s=-1://h/retrieve", "timeout_s of a search server is seconds, more than 0, not -1"),
+        (
+            "mcp?tol=x:npx y",
+            r"mcp: has no option 'tol'. Did you mean 'tool'\? It has: connect_timeout_s, timeout_s, tool",
+        ),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            open_retriever(address)
+
+
+def test_what_stands_behind_the_colon_is_left_as_it_is() -> None:
+    """Queries of URLs and words of commands are no options."""
+    web = open_retriever("searxng?timeout_s=4:http://h:1/s?language=en")
+    assert isinstance(web, SearxngRetriever)
+    assert (web.timeout_s, web.base_url) == (4.0, "http://h:1/s?language=en")
+    remote = open_retriever("https?timeout_s=4://h:1/retrieve?key=x,http://g:1")
+    assert isinstance(remote, RemoteRetriever)
+    assert (remote.timeout_s, remote.describe()["urls"]) == (4.0, ["https://h:1/retrieve", "http://g:1/retrieve"])
+    server = open_retriever("mcp?tool=find%20it:python serve.py --db a?b=c&d --url http://h:1/?q=1")
+    assert isinstance(server, McpRetriever)
+    assert (server.tool, server.target) == ("find it", "python serve.py --db a?b=c&d --url http://h:1/?q=1")
+
+
+async def test_options_reach_what_an_address_opens(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    encoder = tiny_encoder(tmp_path / "encoder")
+    build_hybrid(PASSAGES, tmp_path / "what?", str(encoder))
+    search = open_search(f"hybrid?weights=1,3&depth=9&rrf_k=2:{tmp_path / 'what?'}")
+    assert search.describe()["settings"] == {"weights": [1.0, 3.0], "depth": 9, "rrf_k": 2}
+    await search.aclose()
+    with pytest.raises(UsageError, match=r"nprobe \(4\) is for an index with lists, and this one has none"):
+        open_retriever(f"dense?nprobe=4:{tmp_path / 'what?' / 'dense'}")
+    build_faiss(tmp_path / "what?" / "dense", "ivf", nlist=2)
+    with pytest.raises(UsageError, match="how many of the 2 lists are looked into, at least 1, not 0"):
+        open_retriever(f"dense?nprobe=0:{tmp_path / 'what?' / 'dense'}")
+    model = tiny_cross_encoder(tmp_path / "model")
+    search = open_search(f"rerank?depth=5:{model}+hybrid?nprobe=1:{tmp_path / 'what?'}", k=1)
+    described = search.describe()
+    assert described["settings"]["depth"] == 5
+    assert described["inner"]["parts"][1]["nprobe"] == 1
+    [result] = await search.search_many(["painter"])
+    assert len(result.hits) == 1
+    await search.aclose()
+
+
+async def test_how_long_a_cache_keeps_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_bm25(PASSAGES, tmp_path / "index")
+    start_s = time.time()
+    # A day lies between each and the next: the third asks anew what the first had kept.
+    for day, (days, num_found) in enumerate([(None, 0), (2, 1), (0.5, 0), (None, 1)]):
+        monkeypatch.setattr("time.time", lambda day=day: start_s + 86_400 * day)
+        search = open_search(f"bm25:{tmp_path / 'index'}", cache=tmp_path / "cache", cache_days=days)
+        cached = search.retriever
+        assert isinstance(cached, CachedRetriever)
+        await search.search_many(["painter"])
+        assert (days, cached.num_found) == (days, num_found)
+        await search.aclose()
+    for days, cache in [(0, "cache"), (-1, "cache"), (3, None)]:
+        with pytest.raises(UsageError, match=rf"cache_days \({days}\) is how long .* that --cache FILE names"):
+            open_search("demo", cache=cache, cache_days=days)
 
 
 async def test_a_cross_encoder_over_any_search(tmp_path: Path) -> None:

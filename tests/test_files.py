@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 from threading import Thread
 
@@ -18,6 +19,7 @@ from parallelsearch import files
 from parallelsearch.errors import DataError
 from parallelsearch.files import (
     is_draft,
+    read_json_records,
     read_jsonl,
     remove_drafts,
     whole_file,
@@ -51,6 +53,67 @@ def current_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+ARRAY = [{"a": "é🙂, ]'['"}, 12345, [1, [2]], "x", None, -1.5e3, {}, [], True, {"b": {"c": "]"}}]
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 64, 1 << 20])
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("is_ascii", [False, True])
+def test_an_array_is_read_record_by_record_wherever_the_pieces_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, indent: int | None, is_ascii: bool
+) -> None:
+    monkeypatch.setattr(files, "_STEP_BYTES", step)
+    path = tmp_path / "a.json"
+    for value in (ARRAY, [], [1], [{}]):
+        path.write_text(f"  \n{json.dumps(value, indent=indent, ensure_ascii=is_ascii)}\n ", encoding="utf-8")
+        assert list(read_json_records(path)) == list(enumerate(value, start=1))
+    path.write_text(r'["\ud83d half", "\ud83d\ude42"]')
+    assert list(read_json_records(path)) == [(1, "\ufffd half"), (2, "🙂")]
+    path.write_text('{"a": 1}\n\n{"a": 2}\n')
+    assert list(read_json_records(path)) == [(1, {"a": 1}), (3, {"a": 2})]
+
+
+@pytest.mark.parametrize(
+    ("data", "num_good", "words"),
+    [
+        (b'[{"a": 1}, {"a": ', 1, "record 2 of its array is not JSON"),
+        (b'[{"a": 1}, {"a": }]', 1, "record 2 of its array is not JSON"),
+        (b'[{"a": 1},]', 1, "record 2 of its array is not JSON"),
+        (b'[{"a": 1}', 0, "record 1 of its array has '' behind it"),
+        (b'[{"a": 1} {"a": 2}]', 0, "record 1 of its array has '{' behind it"),
+        (b'[{"a": 1}]\n[2]', 1, "its array ends after 1 records, and the file goes on behind it"),
+        (b'[{"a": 1}, "caf\xe9"]', 0, "is not UTF-8 .found byte 0xe9"),
+        (b'[{"a": 1}, ' + b"[" * 100_000, 1, "record 2 of its array is nested too deeply"),
+        (b'[{"a": 1}, "' + b"x" * 4000 + b'"', 1, "or has over 0 MiB"),
+        (b"[", 0, "record 1 of its array is not JSON"),
+    ],
+)
+def test_a_broken_array_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, num_good: int, words: str
+) -> None:
+    if "MiB" in words:
+        monkeypatch.setattr(files, "MAX_LINE_BYTES", 1000)
+        monkeypatch.setattr(files, "_STEP_BYTES", 100)
+    (tmp_path / "a.json").write_bytes(data)
+    found = []
+    with pytest.raises(DataError, match=words):
+        found.extend(read_json_records(tmp_path / "a.json"))
+    assert len(found) == num_good
+
+
+def test_a_long_array_is_never_in_memory(tmp_path: Path) -> None:
+    with (tmp_path / "a.json").open("w") as file:
+        file.write("[")
+        file.writelines(json.dumps({"id": number, "text": "word " * 200}) + ", " for number in range(40_000))
+        file.write("{}]")
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_json_records(tmp_path / "a.json")) == 40_001
+        assert tracemalloc.get_traced_memory()[1] < 12_000_000  # of 40 MB
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_file_may_be_rewritten_from_its_own_lines(tmp_path: Path) -> None:

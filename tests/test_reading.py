@@ -8,7 +8,9 @@ import pytest
 
 from parallelsearch import Agent
 from parallelsearch.errors import PolicyError
+from parallelsearch.evaluation.metrics import row_of
 from parallelsearch.grammar import render_turn
+from parallelsearch.limits import Limits, Prices
 from parallelsearch.policy.base import Generation, Policy
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.reading import answer_in, reading_prompt
@@ -76,6 +78,24 @@ def test_a_reader_that_fails_leaves_the_policys_own_answer():
         done = agent.ask(QUESTION, events.append)
     assert (done.answer, done.stop, done.reading.error) == ("1841", "answer", "it has no connection")
     assert [event.text for event in events if event.kind == "answer"] == ["1841"]
+
+
+def test_a_reader_is_not_asked_where_its_call_would_pass_what_a_question_may_cost():
+    reader = Reader("<answer> 1840 </answer>")
+    with agent_with(reader) as agent:
+        whole = agent.ask(QUESTION)
+        row = row_of(whole, prices=Prices(1000, 1000))
+        # What the policy's own calls cost, and what the reader's adds: it reads the passages and writes its answer.
+        alone = row_of(agent.ask(QUESTION, answer_with=None), prices=Prices(1000, 1000))
+        assert row.cost > alone.cost
+        assert (row.num_llm_calls, alone.num_llm_calls) == (3, 2)
+        assert row.num_input_tokens == alone.num_input_tokens + whole.reading.num_read
+        assert row.num_output_tokens == alone.num_output_tokens + whole.reading.num_tokens
+        reader.count_tokens = lambda text: 30_000  # as it would, were the passages long
+        capped = agent.ask(QUESTION, limits=Limits(max_billed_tokens=20_000))
+    assert (capped.answer, capped.num_llm_calls) == ("1841", 2)
+    assert "would have passed what a question may cost" in capped.reading.error
+    assert len(reader.asked) == 1
 
 
 def test_a_reader_that_finds_nothing_is_believed():

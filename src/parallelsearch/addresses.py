@@ -3,6 +3,9 @@
 No registry: an address is a scheme and the rest, and a row of a table says what it means, who builds it, and what in it is
 a path. A new backend is its own module and one row here. Backends are imported when asked for, so an address is also
 where a missing extra is noticed.
+
+Options of a search stand right behind its scheme, `dense?nprobe=64:DIR`: behind the rest they could not be told from the
+name of a file, the query of a URL or the words of a command, and in `rerank:MODEL+ADDRESS` not whose they are.
 """
 
 from __future__ import annotations
@@ -12,14 +15,16 @@ import importlib
 import logging
 import re
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parallelsearch.dialects import open_dialect
 from parallelsearch.errors import UsageError, nearest
+from parallelsearch.files import PathLike
+from parallelsearch.options import read_options
 from parallelsearch.search import Search
 
 if TYPE_CHECKING:
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from parallelsearch.retrieval.own import Backend
 
 logger = logging.getLogger(__name__)
+_DAY_S = 86_400.0
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d{1,5}(?:/.*)?")
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -45,6 +51,8 @@ class Address:
     """The rest with its paths made whole ones; None where it holds none."""
     is_index: bool = False
     """An index of this machine that several processes may map at once (`workers`)."""
+    options: Mapping[str, type] = field(default_factory=dict)
+    """What may stand behind the scheme of a search: keywords of who builds it."""
 
     @property
     def scheme(self) -> str:
@@ -78,11 +86,11 @@ def _rerank_parts(rest: str) -> tuple[str, str]:
     return model, inner
 
 
-def _rerank(rest: str) -> Retriever:
+def _rerank(rest: str, **options: Any) -> Retriever:
     from parallelsearch.retrieval.rerank import RerankRetriever
 
     model, inner = _rerank_parts(rest)
-    return RerankRetriever(open_retriever(inner), model)
+    return RerankRetriever(open_retriever(inner), model, **options)
 
 
 def _whole_rerank(rest: str) -> str:
@@ -101,10 +109,10 @@ def _faiss_parts(rest: str) -> tuple[str, str, str]:
     return index, corpus, encoder
 
 
-def _faiss(rest: str) -> Retriever:
+def _faiss(rest: str, **options: Any) -> Retriever:
     from parallelsearch.retrieval.readymade import open_readymade
 
-    return open_readymade(*_faiss_parts(rest))
+    return open_readymade(*_faiss_parts(rest), **options)
 
 
 def _whole_faiss(rest: str) -> str:
@@ -120,22 +128,59 @@ def _auto() -> Policy:
     return open_policy(choice.address)
 
 
+_NPROBE = {"nprobe": int}
+_TIMEOUT = {"timeout_s": float}
 SEARCH_ADDRESSES = (
     Address("demo", "the embedded corpus", "data.demo:retriever", is_index=True),
     Address(
         "bm25:DIR", "a BM25 index built by 'parallelsearch index'", "retrieval.bm25:BM25Retriever", _path, is_index=True
     ),
-    Address("dense:DIR", "a dense index", "retrieval.dense:DenseRetriever", _path, is_index=True),
-    Address("hybrid:DIR", "BM25 and dense, fused", "retrieval.hybrid:open_hybrid", _path, is_index=True),
-    Address("faiss:INDEX+CORPUS#ENCODER", "a faiss index with the JSON Lines it was made from", _faiss, _whole_faiss),
-    Address("rerank:MODEL+ADDRESS", "any of these, put in order by a cross-encoder", _rerank, _whole_rerank),
-    Address("http://HOST:PORT/retrieve", "a search server, several with commas", "retrieval.remote:RemoteRetriever"),
-    Address("serper:", "web search; key in SERPER_API_KEY", "retrieval.web:SerperRetriever"),
-    Address("tavily:", "web search; key in TAVILY_API_KEY", "retrieval.web:TavilyRetriever"),
-    Address("brave:", "web search; key in BRAVE_API_KEY", "retrieval.web:BraveRetriever"),
-    Address("searxng:URL", "a SearXNG instance", "retrieval.web:SearxngRetriever"),
-    Address("mcp:COMMAND_OR_URL", "the search tool of an MCP server", "retrieval.mcp_client:McpRetriever"),
-    Address("milvus:URI", "a Milvus server, or a Milvus Lite file", "retrieval.milvus:MilvusRetriever", _path_or_uri),
+    Address("dense:DIR", "a dense index", "retrieval.dense:DenseRetriever", _path, is_index=True, options=_NPROBE),
+    Address(
+        "hybrid:DIR",
+        "BM25 and dense, fused",
+        "retrieval.hybrid:open_hybrid",
+        _path,
+        is_index=True,
+        options={"weights": tuple, "depth": int, "rrf_k": int, **_NPROBE},
+    ),
+    Address(
+        "faiss:INDEX+CORPUS#ENCODER",
+        "a faiss index with the JSON Lines it was made from",
+        _faiss,
+        _whole_faiss,
+        options=_NPROBE,
+    ),
+    Address(
+        "rerank:MODEL+ADDRESS",
+        "any of these, put in order by a cross-encoder",
+        _rerank,
+        _whole_rerank,
+        options={"depth": int},
+    ),
+    Address(
+        "http://HOST:PORT/retrieve",
+        "a search server, several with commas",
+        "retrieval.remote:RemoteRetriever",
+        options=_TIMEOUT,
+    ),
+    Address("serper:", "web search; key in SERPER_API_KEY", "retrieval.web:SerperRetriever", options=_TIMEOUT),
+    Address("tavily:", "web search; key in TAVILY_API_KEY", "retrieval.web:TavilyRetriever", options=_TIMEOUT),
+    Address("brave:", "web search; key in BRAVE_API_KEY", "retrieval.web:BraveRetriever", options=_TIMEOUT),
+    Address("searxng:URL", "a SearXNG instance", "retrieval.web:SearxngRetriever", options=_TIMEOUT),
+    Address(
+        "mcp:COMMAND_OR_URL",
+        "the search tool of an MCP server",
+        "retrieval.mcp_client:McpRetriever",
+        options={"tool": str, **_TIMEOUT, "connect_timeout_s": float},
+    ),
+    Address(
+        "milvus:URI",
+        "a Milvus server, or a Milvus Lite file",
+        "retrieval.milvus:MilvusRetriever",
+        _path_or_uri,
+        options={"collection": str, "mode": str},
+    ),
     Address("replay:FILE", "recorded searches", "retrieval.replay:ReplayRetriever", _path),
 )
 DEFAULT_POLICY = "auto"
@@ -169,8 +214,9 @@ POLICY_ADDRESSES = (
 
 
 def _found(address: str, what: str, known: tuple[Address, ...]) -> tuple[Address, str]:
-    """The row an address belongs to, and what stands after its scheme."""
+    """The row an address belongs to, and what stands after its colon."""
     scheme, _, rest = address.strip().partition(":")
+    scheme = scheme.partition("?")[0] if what == "search" else scheme
     rest = rest.strip()
     row = next((row for row in known if row.scheme == ("http" if scheme == "https" else scheme)), None)
     if row is None or (rest and ":" not in row.form):
@@ -183,7 +229,7 @@ def _found(address: str, what: str, known: tuple[Address, ...]) -> tuple[Address
 def _unknown(what: str, address: str, known: tuple[Address, ...]) -> UsageError:
     rows = "\n".join(f"  {row.form:<28} {row.meaning}" for row in known)
     schemes = [row.scheme for row in known]
-    hint = nearest(address.partition(":")[0], schemes)
+    hint = nearest(address.partition(":")[0].partition("?")[0], schemes)
     if not hint:
         hint = _meant(address.strip(), what, schemes)
     return UsageError(f"'{address}' is no {what} address.{hint} Known addresses:\n{rows}")
@@ -208,20 +254,27 @@ def open_search(
     address: str = "demo",
     *,
     k: int = 3,
-    record: str | None = None,
-    cache: str | None = None,
+    record: PathLike | None = None,
+    cache: PathLike | None = None,
+    cache_days: float | None = None,
     workers: int = 0,
     split: Policy | str | None = None,
     **options: Any,
 ) -> Search:
     """The search at an address. `record` writes every answer to a file for `replay:`, `cache` keeps answers in a SQLite file
-    across runs, `workers` searches an index of this machine in so many processes; with `split`, a policy or its address, it
-    takes whole questions, and its hits are the merged passages of their parts. Other options are those of `Search`."""
+    across runs, for `cache_days` where that is given, `workers` searches an index of this machine in so many processes; with
+    `split`, a policy or its address, it takes whole questions, and its hits are the merged passages of their parts. Other
+    options are those of `Search`."""
+    if cache_days is not None and (cache is None or not cache_days > 0):
+        raise UsageError(
+            f"cache_days ({cache_days:g}) is how long the cache keeps an answer: more than 0 days, in a file that "
+            "--cache FILE names (in Python: cache=)"
+        )
     retriever = _in_processes(address, workers) if workers else open_retriever(address)
     if cache is not None:
         from parallelsearch.retrieval.cache import CachedRetriever
 
-        retriever = CachedRetriever(retriever, cache)
+        retriever = CachedRetriever(retriever, cache, ttl_s=None if cache_days is None else cache_days * _DAY_S)
     if record is not None:
         from parallelsearch.retrieval.replay import RecordingRetriever
 
@@ -244,9 +297,11 @@ def search_of(search: Search | Backend | str, k: int = 3) -> Search:
 def open_retriever(address: str) -> Retriever:
     """The bare backend at an address."""
     row, rest = _found(address, "search", SEARCH_ADDRESSES)
+    scheme, _, written = address.strip().partition(":")[0].partition("?")
+    options = read_options(written, row.options, f"{scheme}:")
     if row.scheme == "http":  # the scheme is part of what it points to
-        rest = address
-    retriever: Retriever = row.builder()(rest) if ":" in row.form else row.builder()()
+        rest = f"{scheme}:{rest}"
+    retriever: Retriever = row.builder()(rest, **options) if ":" in row.form else row.builder()()
     return retriever
 
 
@@ -284,4 +339,4 @@ def with_whole_path(address: str) -> str:
         row, rest = _found(address, "search", SEARCH_ADDRESSES)
     except UsageError:
         return address
-    return address if row.whole is None else f"{row.scheme}:{row.whole(rest)}"
+    return address if row.whole is None else f"{address.strip().partition(':')[0]}:{row.whole(rest)}"

@@ -278,6 +278,7 @@ class Agent:
         """Answer one question in the running event loop. `options` are `abstain` and those of `rollout`, for this question
         alone."""
         abstain, settings = self._settings(options, "Agent.ask", AskOptions)
+        await self.search.check()
         policy = await self._policy_for(settings)
         done = await rollout(question, policy, self.search, on_event=on_event, **settings)
         if abstain and take_back(done).abstained is not None and on_event is not None:
@@ -292,6 +293,7 @@ class Agent:
     ) -> list[Trajectory]:
         """Answer many questions at once; the order is kept. Each gets a seed of its own. One that breaks costs no other."""
         abstain, settings = self._settings(options, "Agent.ask_many", AskManyOptions)
+        await self.search.check()
         policy = await self._policy_for(settings)
         done = await rollout_many(questions, policy, self.search, max_concurrent=max_concurrent, **settings)
         return [take_back(one) for one in done] if abstain else done
@@ -344,6 +346,7 @@ class Agent:
         """The `k` best passages for all parts of a question, in the running event loop. `options` are those of
         `retrieving.retrieve`: `rounds`, `max_tokens`, ..."""
         _, settings = self._settings(options, "Agent.retrieve", RetrieveOptions)
+        await self.search.check()
         return await retrieve(question, await self._policy_for(settings), self.search, k=k, **settings)
 
     def split(self, question: str, **options: Unpack[SplitOptions]) -> Split:

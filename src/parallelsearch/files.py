@@ -1,7 +1,8 @@
 """Files: reading records with errors that name file and line, and writing that is whole or not at all.
 
 `read_jsonl` streams JSON Lines, plain, gzip or zstd, one line in memory at a time. A bad line raises `DataError`, or goes to
-`on_bad` and is left out; a damaged archive always raises, because the rest is lost. `whole_file` and `whole_folder` are the
+`on_bad` and is left out; a damaged archive always raises, because the rest is lost. What people bring may also be one JSON
+array of records (`read_json_records`) or a table (`read_table`), streamed alike. `whole_file` and `whole_folder` are the
 only places where the package replaces what a reader may be reading: everything is written beside the target and takes its
 name at the end, so a reader sees the old one or the new one, never half of one. What is appended to (records, caches,
 indexes under way) is the business of the module that owns it.
@@ -13,6 +14,8 @@ page is held to that page's own size only.
 
 from __future__ import annotations
 
+import codecs
+import csv
 import fcntl
 import gzip
 import io
@@ -39,6 +42,8 @@ LOCK_FILE = ".lock"
 PathLike = str | os.PathLike[str]
 OnBad = Callable[[DataError], None]
 _DRAFT = re.compile(r"\..+\.\d+-\d+\.tmp")
+_STEP_BYTES = 1 << 20
+_NO_BLANK = re.compile(r"[^ \t\r\n]")
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _numbers = itertools.count()
 
@@ -102,6 +107,12 @@ class _ZstdFile(io.RawIOBase):
         super().close()
 
 
+def kind_of_name(path: PathLike) -> str:
+    """How the name of a file ends, in small letters and without that of an archive: `.csv` of `Questions.CSV.gz`."""
+    name = Path(Path(path).name.lower())
+    return name.with_suffix("").suffix if name.suffix in (".gz", ".zst") else name.suffix
+
+
 def read_lines(path: Path) -> Iterator[tuple[int, str | DataError]]:
     """`(line number, text)`, or what is wrong with the line. A line over the limit is passed over, never held."""
     with open_bytes(path) as file:
@@ -161,6 +172,129 @@ def read_jsonl(path: PathLike, on_bad: OnBad | None = None) -> Iterator[tuple[in
             give(on_bad, error)
         else:
             yield number, value
+
+
+def read_json_records(path: PathLike, on_bad: OnBad | None = None) -> Iterator[tuple[int, Any]]:
+    """`(number, value)` of JSON Lines, or of one JSON array, by what the file begins with. A record of an array is numbered
+    where it stands, from 1; where its text is broken nobody knows how it goes on, so that always raises."""
+    path = Path(path)
+    with open_bytes(path) as file:
+        try:
+            is_array = file.read(1024).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+        except Exception:  # a damaged archive is told by whoever reads on
+            is_array = False
+    return _read_array(path) if is_array else read_jsonl(path, on_bad)
+
+
+def _read_array(path: Path) -> Iterator[tuple[int, Any]]:
+    """The records of an array, one in memory at a time: files of half a gigabyte have it in a single line."""
+    decode, text, number, problem, is_closed = json.JSONDecoder().raw_decode, "", 0, "", False
+    for piece in _text_pieces(path):
+        text, at = text + piece, 0
+        while not is_closed:
+            # Before each record stands a bracket or a comma. It is whole if one stands behind it, too: half a number is one.
+            mark = _after_blanks(text, at)
+            start = _after_blanks(text, mark + 1)
+            if text[mark : mark + 1] == "]" or (number == 0 and text[start : start + 1] == "]"):
+                is_closed, at = True, text.index("]", mark) + 1
+                break
+            try:
+                value, end = decode(text, start)
+                end = _after_blanks(text, end)
+                behind = text[end : end + 1]
+                problem = (
+                    "" if behind in (",", "]") else f"has '{behind}' behind it: a comma or a bracket belongs there"
+                )
+            except json.JSONDecodeError as error:
+                problem = f"is not JSON ({error.msg})"
+            except RecursionError:
+                raise _broken(path, number + 1, "is nested too deeply to be a record") from None
+            except ValueError as error:  # a number of thousands of digits
+                raise _broken(path, number + 1, f"holds a value that cannot be read ({error})") from None
+            if problem:
+                break  # unless more of the text mends it
+            number, at = number + 1, end
+            yield number, whole_value(value) if _HALF.search(text, start, end) else value
+        text = text[at:]
+        if is_closed and text.strip():
+            raise DataError(str(path), None, f"its array ends after {number} records, and the file goes on behind it")
+        if len(text) > MAX_LINE_BYTES:
+            raise _broken(path, number + 1, f"{problem}, or has over {MAX_LINE_BYTES >> 20} MiB")
+    if not is_closed:
+        raise _broken(path, number + 1, problem)
+
+
+def _after_blanks(text: str, at: int) -> int:
+    found = _NO_BLANK.search(text, at)
+    return len(text) if found is None else found.start()
+
+
+def _broken(path: Path, number: int, problem: str) -> DataError:
+    return DataError(str(path), None, f"record {number} of its array {problem}")
+
+
+def _text_pieces(path: Path) -> Iterator[str]:
+    """The text of a file, a piece at a time."""
+    read = codecs.getincrementaldecoder("utf-8-sig")().decode
+    with open_bytes(path) as file:
+        data = b" "
+        while data:
+            try:
+                data = file.read(_STEP_BYTES)
+                piece = read(data, final=not data)
+            except UnicodeDecodeError as error:
+                found = f"byte 0x{error.object[error.start]:02x}"
+                raise DataError(str(path), None, f"is not UTF-8 (found {found})") from None
+            except Exception as error:  # as in `read_lines`
+                raise DataError(str(path), None, f"the file is damaged ({error})") from error
+            yield piece
+
+
+def read_table(
+    path: PathLike, on_bad: OnBad | None = None
+) -> tuple[list[str], Iterator[tuple[int, int, dict[str, str]]]]:
+    """The columns of a table (.tsv by tabs, else by commas), in small letters, and `(line, row, record)` of each row; rows
+    count from 1."""
+    path = Path(path)
+    delimiter = "\t" if kind_of_name(path) == ".tsv" else ","
+    csv.field_size_limit(MAX_LINE_BYTES)  # also what stops a quote that is never closed
+
+    def lines() -> Iterator[str]:
+        for _, line in read_lines(path):
+            if isinstance(line, DataError):
+                give(on_bad, line)
+                line = "\n"  # keeps the reader's count of lines right; an empty row is passed over
+            yield line
+
+    reader = csv.reader(lines(), delimiter=delimiter)
+    try:
+        names = [name.strip().lower() for name in next(reader, [])]
+    except csv.Error as error:
+        raise DataError(str(path), 1, f"is not the header of a table ({error})") from None
+    places = {name: names.index(name) for name in names}
+
+    def rows() -> Iterator[tuple[int, int, dict[str, str]]]:
+        row = 0
+        while True:
+            try:
+                values = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                give(on_bad, DataError(str(path), reader.line_num, f"is not a row of the table ({error})"))
+                continue
+            if not values:
+                continue
+            row += 1
+            if len(values) == len(names):
+                yield reader.line_num, row, {name: values[at] for name, at in places.items()}
+                continue
+            problem = (
+                f"has {len(values)} fields, and the header has {len(names)}; quote a field that holds {delimiter!r}"
+            )
+            give(on_bad, DataError(str(path), reader.line_num, problem))
+
+    return names, rows()
 
 
 def parse_json(line: str, path: Path, number: int | None) -> Any:

@@ -377,6 +377,9 @@ class SplitRetriever(Retriever):
             question, self.policy, self.search, k=k, rounds=self.rounds, limits=self.limits, dialect=self.dialect
         )
 
+    async def check(self) -> None:
+        await self.search.check()
+
     def describe(self) -> dict[str, Any]:
         return {
             "kind": self.name,

@@ -401,7 +401,6 @@ class _Run:
         if hits:
             self.emit("reading", number, reader.title)
             trajectory.reading = record
-            trajectory.num_llm_calls += 1
             try:
                 async with asyncio.timeout(self.time_left(answering=True)):
                     await self.read_with(reader, hits, record, f"{session}/reader", number)
@@ -422,7 +421,11 @@ class _Run:
         asked = reading_prompt(
             self.trajectory.question, hits, self.context, room, reader.count_tokens, reader.special_tokens
         )
+        num_read = reader.count_tokens(asked)
+        if self.is_too_much(self.num_read + num_read, self.num_written + self.limits.max_tokens_per_turn):
+            raise PolicyError("its call would have passed what a question may cost (max_billed_tokens, max_cost)")
         is_heard = reader.streams and self.on_event is not None
+        self.trajectory.num_llm_calls += 1
         async with reader.session(session) as key:
             generation = await self.written_by(
                 reader,
@@ -435,6 +438,7 @@ class _Run:
         if not is_heard:
             self.emit("text", number, generation.text)
         record.text, record.num_tokens = generation.text, generation.num_tokens
+        record.num_read = (generation.usage or {}).get("prompt_tokens", num_read)
         answer = answer_in(generation.text)
         if answer is None:
             record.error = "it wrote no answer"
@@ -611,6 +615,11 @@ class _Run:
         for _ in range(num_calls):
             read, written = read + context, written + limits.max_tokens_per_turn
             context += limits.max_tokens_per_turn + num_results
+        return self.is_too_much(read, written)
+
+    def is_too_much(self, read: int, written: int) -> bool:
+        """Whether so many tokens, over all calls of a question, would pass what may be billed."""
+        limits = self.limits
         if limits.max_billed_tokens is not None and read + written > limits.max_billed_tokens:
             return True
         num_queries = sum(len(turn.queries) for turn in self.trajectory.turns)

@@ -330,6 +330,10 @@ class Search:
 
     # ---- the rest ----------------------------------------------------------------------------------------------------
 
+    async def check(self) -> None:
+        """Raise `UsageError` if the backend cannot work as it was set up (`Retriever.check`)."""
+        await self.retriever.check()
+
     def describe(self) -> dict[str, Any]:
         """What a manifest needs: the backend's own description and k."""
         return {**self.retriever.describe(), "k": self.k}

@@ -189,6 +189,8 @@ class Reading:
     own_answer: str | None = None
     error: str | None = None
     num_tokens: int | None = None
+    num_read: int | None = None
+    """Tokens of what it was asked; `num_tokens` is what it wrote."""
     start_s: float = 0.0
     generate_s: float = 0.0
 

@@ -471,6 +471,25 @@ def test_a_port_in_use_is_said(tmp_path):
         fails(run("serve", "agent", "--port", port, cwd=tmp_path), 2, port)
 
 
+def test_serve_agent_has_the_limits_and_files_of_ask(tmp_path, here, monkeypatch):
+    served = []
+    monkeypatch.setattr(
+        "parallelsearch.server.agent_server.run_agent_server", lambda *given, **more: served.append(given)
+    )
+    files = ["--cache", str(tmp_path / "c.db"), "--cache-days", "1", "--record", str(tmp_path / "r.jsonl")]
+    limits = ["--prices", "1,2,3", "--max-cost", "0.5", "--tokens-per-subquery", "77"]
+    result = here("serve", "agent", "--policy", "demo", *files, *limits)
+    assert result.returncode == 0, result.stderr
+    [(_, search, settings)] = served
+    assert (settings.limits.max_cost, settings.limits.tokens_per_subquery) == (0.5, 77)
+    assert settings.limits.prices.output_per_million == 2
+    assert search.retriever.inner.ttl_s == 86_400
+    assert (tmp_path / "r.jsonl").exists()
+    fails(here("serve", "agent", "--policy", "demo", "--prices", "1,2,3"), 2, "--prices is for --max-cost here")
+    fails(here("serve", "agent", "--policy", "demo", "--max-cost", "3"), 2, "max_cost needs prices")
+    fails(here("serve", "agent", "--policy", "demo", "--latency-s", "1", *files), 2, "--latency-s slows the demo")
+
+
 def test_the_demo_can_be_asked_one_thing_at_a_time(here):
     record = json.loads(here("ask", MONET, "--dialect", "sequential", "--json").stdout)
     assert (record["num_llm_calls"], record["num_searches"], record["num_subqueries"]) == (3, 2, 2)

@@ -57,11 +57,37 @@ def test_wrong_prices_and_a_gold_search_without_a_file_are_named(tmp_path: Path)
         ("--prices", "1,2", "three numbers with commas"),
         ("--prices", "1,2,-3", "0 or more"),
         ("--search", "gold:", "needs the corpus file"),
+        ("--search", "gold:x.jsonl --record=r", "leave --record and --cache out"),
+        ("--cache-days", "3", "that --cache FILE names"),
     ):
-        done = run(tmp_path, "--out", "run", option, value)
+        done = run(tmp_path, "--out", "run", option, *value.split())
         assert done.returncode == 2
         assert words in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_eval_has_the_reader_the_recording_and_the_cache_that_ask_has(tmp_path: Path) -> None:
+    question = {"id": "1", "question": "When was Claude Monet born?", "answer": "1840"}
+    turns = ["<think> a </think><search> Claude Monet born </search>", "<think> b </think><answer> 1841 </answer>"]
+    (tmp_path / "q.jsonl").write_text(json.dumps(question) + "\n")
+    (tmp_path / "policy.json").write_text(json.dumps({question["question"]: turns}))
+    (tmp_path / "reader.json").write_text(json.dumps({question["question"]: ["<answer> 1840 </answer>"]}))
+    both = ("--data", "q.jsonl", "--policy", "script:policy.json", "--answer-with", "script:reader.json")
+    kept = ("--record", "searches.jsonl", "--cache", "cache.db", "--cache-days", "2")
+    for out, options in (("run", kept), ("again", ("--search", "replay:searches.jsonl"))):
+        done = run(tmp_path, "--out", out, *both, *options)
+        assert done.returncode == 0, done.stderr
+        whole = json.loads((tmp_path / out / "summary.json").read_text())
+        row = next(iter(whole["subsets"].values()))
+        assert (row["em"], row["num_llm_calls"]) == (1.0, 3.0)
+        assert whole["manifest"]["setup"]["reader"]["kind"] == "script"
+        assert "reader.kind" in (tmp_path / out / "report.html").read_text()
+    assert (tmp_path / "cache.db").exists()
+    done = run(tmp_path, "--out", "run", *both)  # neither changes an answer: the same set-up
+    assert done.returncode == 0, done.stderr
+    refused = run(tmp_path, "--out", "run", *both[:-2])
+    assert refused.returncode == 2
+    assert "reader: " in refused.stderr
 
 
 def test_gold_passages_given_is_a_search_of_its_own(tmp_path: Path) -> None:

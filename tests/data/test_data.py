@@ -342,10 +342,40 @@ def test_the_first_round_is_one() -> None:
         question_from_dict(record, "f", 1)
 
 
-def test_a_table_is_no_file_of_questions(folder: Path) -> None:
-    (folder / "mine.csv").write_text("question,answer\nA?,b\n")
-    with pytest.raises(DataError, match="is a table; questions are read from Parquet or JSON Lines"):
-        load_questions(str(folder / "mine.csv"))
+def test_a_table_of_questions(folder: Path) -> None:
+    (folder / "mine.csv").write_text('ID,Question,Answer,level\n7,A?,b,\n,"C, and\nD?","[""e"", ""f""]",hard\n')
+    first, second = load_questions(str(folder / "mine.csv"))
+    assert (first.id, first.question, first.golden_answers, first.metadata) == ("7", "A?", ["b"], None)
+    assert (second.id, second.question, second.golden_answers) == ("mine-4", "C, and\nD?", ["e", "f"])
+    assert second.metadata == {"level": "hard"}
+    with gzip.open(folder / "mine.tsv.gz", "wt") as file:
+        file.write("query\tgolden_answers\nA, b?\t1840\n")
+    [packed] = load_questions(str(folder / "mine.tsv.gz"))
+    assert (packed.question, packed.golden_answers) == ("A, b?", ["1840"])
+    (folder / "corpus.csv").write_text("id,title,text\n1,a,b\n")
+    with pytest.raises(DataError, match=r"corpus\.csv, line 2: field 'question': is missing"):
+        load_questions(str(folder / "corpus.csv"))
+    (folder / "torn.csv").write_text("question,answer\nA?,b,c\n")
+    with pytest.raises(DataError, match=r"torn\.csv, line 2: has 3 fields, and the header has 2"):
+        load_questions(str(folder / "torn.csv"))
+
+
+def test_the_official_files_of_hotpotqa_and_2wiki(folder: Path) -> None:
+    record = {
+        "_id": "5a8b57f25542995d1e6f1371",
+        "question": "Were Scott Derrickson and Ed Wood of the same nationality?",
+        "answer": "yes",
+        "type": "comparison",
+        "level": "hard",
+        "supporting_facts": [["Scott Derrickson", 0], ["Ed Wood", 0], ["Ed Wood", 3]],
+        "context": [["Ed Wood", ["Edward Davis Wood Jr. was an American filmmaker."]]],
+    }
+    (folder / "hotpot_dev_fullwiki_v1.json").write_text(json.dumps([record, {**record, "_id": "2"}]))
+    first, second = load_questions(str(folder / "hotpot_dev_fullwiki_v1.json"))
+    assert (first.id, second.id) == ("5a8b57f25542995d1e6f1371", "2")
+    assert (first.golden_answers, first.type) == (["yes"], "comparison")
+    assert first.supporting_titles == ["Scott Derrickson", "Ed Wood"]
+    assert "context" not in (first.metadata or {})
 
 
 def test_an_empty_file_is_an_error(folder: Path) -> None:

@@ -24,6 +24,7 @@ from parallelsearch import grammar
 from parallelsearch.errors import DataError, PolicyError, UsageError
 from parallelsearch.evaluation import compare, evaluate_answers
 from parallelsearch.evaluation.folder import RunFolder, RunStoppedError, read_rows, read_summary, short_names
+from parallelsearch.evaluation.report import notes_of
 from parallelsearch.evaluation.run import EvaluationSettings, Progress, run_answers, run_questions
 from parallelsearch.limits import Limits, Prices
 from parallelsearch.policy.base import Generation, OnText, Sampling
@@ -101,6 +102,35 @@ class Unreliable(ScriptedPolicy):
             )
         finally:
             self.num_running -= 1
+
+
+# ---- another model reads ---------------------------------------------------------------------------------------------
+
+
+async def test_a_reader_is_part_of_the_set_up_and_its_calls_are_counted(tmp_path: Path) -> None:
+    asked = questions(4)
+    reads = {q.question: [grammar.render_turn("", answer=q.golden_answers[0])] for q in asked}
+    last = grammar.render_turn("y", answer="none of them")
+    policy = ScriptedPolicy({question: [turns[0], last] for question, turns in script(asked).items()})
+    alone = await run_questions(asked, policy, search(), tmp_path / "alone", FAST)
+    missing = ScriptedPolicy({**reads, asked[0].question: ["<search> more </search>"]}, name="reader")
+    first = await run_questions(asked, policy, search(), tmp_path / "read", FAST, answer_with=missing)
+    before, read = alone["subsets"]["made"], first["subsets"]["made"]
+    assert (before["em"], read["em"]) == (0.0, 0.75)
+    assert (before["num_llm_calls"], read["num_llm_calls"]) == (2.0, 3.0)
+    assert read["num_input_tokens"] > before["num_input_tokens"]
+    assert read["num_output_tokens"] > before["num_output_tokens"]
+    assert first["manifest"]["setup"]["reader"]["kind"] == "reader"
+    assert "reader" not in alone["manifest"]["setup"]
+    assert notes_of(first)[0].startswith("the model that reads gave no answer on 1 of 4 questions")
+    assert notes_of(alone) == []
+    with pytest.raises(UsageError, match=r"reader: .* against \(nothing\)"):
+        await run_questions(asked, policy, search(), tmp_path / "read", FAST)
+    reader, again = ScriptedPolicy(reads, name="reader"), replace(FAST, retry_failures=True)
+    healed = await run_questions(asked, policy, search(), tmp_path / "read", again, answer_with=reader)
+    assert (healed["num_done_now"], healed["subsets"]["made"]["em"]) == (1, 1.0)
+    compared = compare([tmp_path / "alone", tmp_path / "read"])
+    assert {one.key for one in compared.differences["read"]} == {"reader"}
 
 
 # ---- one run ---------------------------------------------------------------------------------------------------------

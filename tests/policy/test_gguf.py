@@ -461,7 +461,7 @@ def test_bad_input_is_told(tiny: Tiny, tmp_path: Path) -> None:
     )
     refused(f"gguf:{tiny.file}+{tiny.merged}", "does not fit .* leave it out: gguf:", PolicyError)
     refused(f"gguf:{tiny.file}?max_contxt=100", "no option 'max_contxt'.* Did you mean 'max_context'")
-    refused(f"gguf:{tiny.file}?max_context=many", "max_context is a whole number, not 'many'")
+    refused(f"gguf:{tiny.file}?max_context=many", "max_context of gguf: is a whole number, not 'many'")
     with pytest.raises(UsageError, match="max_context is a number up to 192"):
         open_policy(f"gguf:{tiny.file}?max_context=500")
     small = open_policy(f"gguf:{tiny.file}?max_context=100&num_threads=1", max_context=50)

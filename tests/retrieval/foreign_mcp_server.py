@@ -99,6 +99,12 @@ def main(mode: str, port: int | None) -> None:
         def search(query: str) -> str:
             raise RuntimeError("the batch tool is better")
 
+    elif mode == "no-search":
+
+        @server.tool()
+        def ask_docs(question: str, limit: int = 2) -> dict[str, Any]:
+            return {"results": hits(question, limit)}
+
     elif mode == "environment":
 
         @server.tool()

@@ -13,6 +13,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parallelsearch import files
 from parallelsearch.errors import DataError, UsageError
 from parallelsearch.files import read_jsonl
 from parallelsearch.retrieval import corpus
@@ -354,11 +355,24 @@ def test_a_bad_line_is_named_or_skipped(tmp_path: Path, name: str, line: bytes, 
     assert report.problems == [str(caught.value)]
 
 
-def test_utf16_and_whole_file_json_are_recognised(tmp_path: Path):
+def test_utf16_and_an_object_over_many_lines_are_recognised(tmp_path: Path):
     with pytest.raises(DataError, match=r"found UTF-16.*iconv"):
         list(read_corpus(write(tmp_path / "a.jsonl", LINES.encode("utf-16"))))
     with pytest.raises(DataError, match=r"one object a line is needed: jq -c"):
-        list(read_corpus(write(tmp_path / "a.json", json.dumps(ROWS, indent=1))))
+        list(read_corpus(write(tmp_path / "a.json", json.dumps({"rows": ROWS}, indent=1))))
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.gz", "a.json.zst"])
+def test_a_json_array_is_a_corpus_too(tmp_path: Path, name: str, indent: int | None):
+    wanted = list(read_corpus(write(tmp_path / "lines.jsonl", LINES)))
+    path = write(tmp_path / name, "\ufeff \n" * (indent is not None) + json.dumps(ROWS, indent=indent) + "\n")
+    assert list(read_corpus(path)) == wanted
+    rows = [{"id": 1, "text": "a"}, "no object", {"id": 2, "text": "b"}]
+    report = CorpusReport()
+    found = read_corpus(write(tmp_path / f"bad-{name}", json.dumps(rows, indent=indent)), on_bad=report.skip)
+    assert [passage.id for passage in report.count(found)] == ["1", "2"]
+    assert report.num_skipped == 1
 
 
 @pytest.mark.parametrize(
@@ -385,7 +399,7 @@ def test_bad_rows_of_a_table_are_skipped_and_lines_still_counted(tmp_path: Path)
 
 
 def test_a_quote_that_is_never_closed_does_not_swallow_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(corpus, "MAX_LINE_BYTES", 1_000)
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 1_000)
     path = write(tmp_path / "a.csv", 'id,text\n1,"open\n' + "2,row\n" * 1_000)
     with pytest.raises(DataError, match="is not a row of the table"):
         list(read_corpus(path))

@@ -26,7 +26,10 @@ from mcp.types import CallToolResult, TextContent, Tool
 
 from free_ports import free_port
 from memory import bounded_memory
+from parallelsearch.addresses import open_search
+from parallelsearch.agent import Agent
 from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError
+from parallelsearch.policy import ScriptedPolicy
 from parallelsearch.retrieval import mcp_stdio
 from parallelsearch.retrieval.mcp_answers import read_answer, read_batch_answer
 from parallelsearch.retrieval.mcp_client import McpRetriever, _last_lines, choose_tool
@@ -114,6 +117,32 @@ def test_the_number_of_hits_goes_into_the_right_parameter():
 def test_no_fitting_tool_is_said_with_what_there_is(tools, wanted, message):
     with pytest.raises(UsageError, match=message):
         choose_tool(tools, wanted)
+
+
+async def test_the_tool_is_named_in_the_address_and_looked_for_before_the_model_is_asked(no_leaks, tmp_path):
+    server = command(FOREIGN, "no-search")
+    policy = ScriptedPolicy({"Who?": ["<search> Monet </search>", "<answer> T1 </answer>"]})
+    for address, message in [
+        (f"mcp:{server}", r"only 'fetch_page', 'delete_everything', 'ask_docs'. Name the one to use: mcp\?tool=NAME:"),
+        (f"mcp?tool=ask_doc:{server}", r"has no tool 'ask_doc', only .* Did you mean 'ask_docs'\?"),
+        ("mcp?tool=x:no-such-program", "'no-such-program' cannot be started"),
+    ]:
+        search = open_search(address, cache=str(tmp_path / "cache"), record=str(tmp_path / f"{len(address)}.jsonl"))
+        agent = Agent(policy, search)
+        with pytest.raises(UsageError, match=message):
+            await agent.ask_async("Who?")
+        several = await asyncio.gather(*(agent.ask_async("Who?") for _ in range(2)), return_exceptions=True)
+        assert [type(one) for one in several] == [UsageError, UsageError]
+        await agent.aclose()
+    async with Agent(policy, open_search(f"mcp?tool=ask_docs&timeout_s=100&connect_timeout_s=150:{server}")) as agent:
+        done = await agent.ask_async("Who?", abstain=False)
+        assert [hit.text for hit in done.turns[0].queries[0].hits] == ["Monet 1", "Monet 2", "Monet 3"]
+
+
+async def test_a_server_that_is_down_is_left_to_the_queries(no_leaks):
+    retriever = McpRetriever(f"http://127.0.0.1:{free_port()}/mcp?key=secret", connect_timeout_s=5)
+    await retriever.check()
+    await retriever.aclose()
 
 
 # ---- reading answers -------------------------------------------------------------------------------------------------

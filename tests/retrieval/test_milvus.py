@@ -17,6 +17,7 @@ pytest.importorskip("milvus_lite")
 pytest.importorskip("pymilvus")
 pytest.importorskip("sentence_transformers")
 
+from parallelsearch.addresses import open_retriever
 from parallelsearch.errors import (
     DataError,
     IndexDamagedError,
@@ -137,6 +138,17 @@ async def test_a_dense_index_is_loaded_without_encoding(
     opened.append(retriever := MilvusRetriever(str(tmp_path / "m.db"), "from_index", mode="dense", encoder=tiny))
     [hits] = await retriever.search_many(["Town 7"], 20)
     assert len(hits) == 20
+
+
+def test_collection_and_mode_in_an_address(database: str, opened: list[MilvusRetriever]) -> None:
+    retriever = open_retriever(f"milvus?collection=passages&mode=bm25:{database}")
+    assert isinstance(retriever, MilvusRetriever)
+    opened.append(retriever)
+    assert (retriever.collection, retriever.mode) == ("passages", "bm25")
+    with pytest.raises(IndexDamagedError, match="there is no collection 'wiki'"):
+        open_retriever(f"milvus?collection=wiki:{database}")
+    with pytest.raises(UsageError, match="unknown mode 'bm52'; known are"):
+        open_retriever(f"milvus?mode=bm52:{database}")
 
 
 def test_a_collection_is_replaced_only_when_asked(tmp_path: Path, opened: list[MilvusRetriever]) -> None:

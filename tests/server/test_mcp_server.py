@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 
@@ -55,6 +57,33 @@ async def check_tools(client: Client) -> None:
 async def test_the_official_client_over_stdio():
     async with over_stdio() as client:
         await check_tools(client)
+
+
+async def test_the_agent_over_stdio_as_desktop_programs_start_it(tmp_path):
+    older = "Who is older, Claude Monet or Camille Pissarro?"
+    serve = ["-m", "parallelsearch", "serve", "agent", "--mcp", "stdio", "--policy", "demo", "--search", "demo"]
+    command = StdioServerParameters(command=sys.executable, args=serve, env=dict(os.environ), cwd=tmp_path)
+    async with Client(command, read_timeout_seconds=400) as client:
+        tools = {tool.name for tool in (await client.list_tools()).tools}
+        assert tools == {"search", "search_batch", "retrieve", "answer"}
+        answer = (await client.call_tool("answer", {"question": older})).structured_content
+        assert (answer["answer"], answer["num_subqueries"]) == ("Camille Pissarro", 2)
+        assert "Camille Pissarro" in [citation["title"] for citation in answer["citations"]]
+        retrieved, searched = await asyncio.gather(
+            client.call_tool("retrieve", {"question": older, "k": 2}), client.call_tool("search", {"query": "Monet"})
+        )
+        assert len(retrieved.structured_content["passages"]) == 2
+        assert searched.structured_content["hits"][0]["title"] == "Claude Monet"
+        unknown = await client.call_tool("answer", {"question": "Who wrote Emma?"})
+        assert unknown.is_error
+        assert "is no model" in unknown.content[0].text
+
+
+def test_the_agents_tools_over_http_need_no_option():
+    command = [sys.executable, "-m", "parallelsearch", "serve", "agent", "--mcp", "http"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    assert result.returncode == 2
+    assert "--mcp is 'stdio', not 'http'; over HTTP the tools are at /mcp" in result.stderr
 
 
 REFUSED = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +9,8 @@ import typer
 from parallelsearch.cli.options import (
     AUTO,
     AnswerWithOption,
+    CacheDaysOption,
+    CacheOption,
     DialectOption,
     ForceAnswerOption,
     JsonOption,
@@ -22,6 +23,7 @@ from parallelsearch.cli.options import (
     PolicyOption,
     PricesOption,
     QuestionArgument,
+    RecordOption,
     SearchOption,
     SeedOption,
     TokensPerSubqueryOption,
@@ -56,8 +58,9 @@ def ask(
     max_cost: MaxCostOption = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     seed: SeedOption = 0,
-    record: Annotated[Path | None, typer.Option(help="Record the searches to this file, for replay:FILE.")] = None,
-    cache: Annotated[Path | None, typer.Option(help="Keep search results in this SQLite file.")] = None,
+    record: RecordOption = None,
+    cache: CacheOption = None,
+    cache_days: CacheDaysOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Ask a question and watch it split, searched and answered.
@@ -87,9 +90,7 @@ def ask(
             max_cost=max_cost,
         ),
     )
-    found = open_search(
-        search, k=k, record=None if record is None else str(record), cache=None if cache is None else str(cache)
-    )
+    found = open_search(search, k=k, record=record, cache=cache, cache_days=cache_days)
     sampling = Sampling(temperature=temperature, seed=seed)
     agent = Agent(
         chosen(policy),

@@ -12,6 +12,9 @@ from typer.core import TyperCommand
 
 from parallelsearch.cli.options import (
     AUTO,
+    AnswerWithOption,
+    CacheDaysOption,
+    CacheOption,
     DialectOption,
     JsonOption,
     KOption,
@@ -24,6 +27,7 @@ from parallelsearch.cli.options import (
     MaxTurnsOption,
     PolicyOption,
     PricesOption,
+    RecordOption,
     SearchOption,
     SeedOption,
     TokensPerSubqueryOption,
@@ -48,6 +52,7 @@ def evaluate_command(
     k: KOption = 3,
     dialect: DialectOption = None,
     prompt_file: Annotated[Path | None, typer.Option(help="A prompt of one's own, with {question} in it.")] = None,
+    answer_with: AnswerWithOption = None,
     split: Annotated[str | None, typer.Option(help="Of a named set: train, dev or test.")] = None,
     subset: Annotated[str | None, typer.Option(help="Of a named set: par, seq, mixed or single.")] = None,
     open_sealed: Annotated[
@@ -69,6 +74,9 @@ def evaluate_command(
     timeout_s: Annotated[float | None, typer.Option(help="Seconds for one question.")] = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     concurrency: Annotated[int, typer.Option(help="Questions under way at once.")] = 64,
+    record: RecordOption = None,
+    cache: CacheOption = None,
+    cache_days: CacheDaysOption = None,
     retry_failures: Annotated[
         bool, typer.Option("--retry-failures", help="Ask again what failed or was too late.")
     ] = False,
@@ -127,6 +135,10 @@ def evaluate_command(
                     settings,
                     lambda at: update(at.num_done, at.num_total, f"EM {at.em:.3f}, {at.num_failed} failed"),
                     k=k,
+                    answer_with=answer_with,
+                    record=record,
+                    cache=cache,
+                    cache_days=cache_days,
                 )
             )
     if as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -71,6 +72,15 @@ TokensPerSubqueryOption = Annotated[
     typer.Option("--tokens-per-subquery", help="The same for each sub-query of a wide round, where that is more."),
 ]
 MaxTokensOption = Annotated[int | None, typer.Option("--max-tokens", help="Prompt, turns and results together.")]
+RecordOption = Annotated[
+    Path | None, typer.Option("--record", metavar="FILE", help="Record the searches to this file, for replay:FILE.")
+]
+CacheOption = Annotated[
+    Path | None, typer.Option("--cache", metavar="FILE", help="Keep search results in this SQLite file.")
+]
+CacheDaysOption = Annotated[
+    float | None, typer.Option("--cache-days", help="How long --cache keeps a result; default: for ever.")
+]
 KOption = Annotated[int, typer.Option("--k", help="Hits for each sub-query.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything that draws at random.")]

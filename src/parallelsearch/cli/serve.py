@@ -11,19 +11,26 @@ from parallelsearch.cli.options import (
     AUTO,
     AllowedHostOption,
     AnswerWithOption,
+    CacheDaysOption,
+    CacheOption,
     DialectOption,
     ForceAnswerOption,
     HostOption,
     KOption,
+    MaxCostOption,
     MaxObservationTokensOption,
     MaxTokensOption,
     MaxTokensPerTurnOption,
     MaxTurnsOption,
     PolicyOption,
     PortOption,
+    PricesOption,
+    RecordOption,
     SearchOption,
+    TokensPerSubqueryOption,
     chosen,
     given,
+    prices_of,
 )
 from parallelsearch.errors import UsageError
 
@@ -46,8 +53,9 @@ def serve_search(
     max_k: Annotated[int, typer.Option(help="Hits a client may ask for.")] = 100,
     workers: Annotated[int, typer.Option(min=0, help="Processes that search an index; 0: only this one.")] = 0,
     log_queries: Annotated[bool, typer.Option("--log-queries", help="Write query texts to the log.")] = False,
-    cache: Annotated[str | None, typer.Option(help="Keep search results in this SQLite file.")] = None,
-    record: Annotated[str | None, typer.Option(help="Record the searches to this file, for replay:FILE.")] = None,
+    cache: CacheOption = None,
+    cache_days: CacheDaysOption = None,
+    record: RecordOption = None,
 ) -> None:
     """Serve search over HTTP, or as MCP tools.
 
@@ -72,7 +80,7 @@ def serve_search(
         logs_queries=log_queries,
         allowed_hosts=tuple(allowed_host or ()),
     )
-    found = open_search(search, k=k, cache=cache, record=record, workers=workers, split=split)
+    found = open_search(search, k=k, cache=cache, cache_days=cache_days, record=record, workers=workers, split=split)
     if mcp is None:
         from parallelsearch.server.search_server import run_search_server
 
@@ -96,14 +104,24 @@ def serve_agent(
     host: HostOption = "127.0.0.1",
     port: PortOption = 8080,
     allowed_host: AllowedHostOption = None,
+    mcp: Annotated[
+        str | None,
+        typer.Option(help="'stdio': MCP tools for the program that started this, instead of a port; HTTP has /mcp."),
+    ] = None,
     max_concurrent: Annotated[int, typer.Option(help="Questions under way at once; more get status 429.")] = 256,
     max_turns: MaxTurnsOption = None,
     max_tokens_per_turn: MaxTokensPerTurnOption = None,
     max_observation_tokens: MaxObservationTokensOption = None,
+    tokens_per_subquery: TokensPerSubqueryOption = None,
     max_tokens: MaxTokensOption = None,
     timeout_s: Annotated[float | None, typer.Option(help="Seconds until the best answer so far is given.")] = None,
     answer_with: AnswerWithOption = None,
     force_answer: ForceAnswerOption = False,
+    prices: PricesOption = None,
+    max_cost: MaxCostOption = None,
+    cache: CacheOption = None,
+    cache_days: CacheDaysOption = None,
+    record: RecordOption = None,
     latency_s: Annotated[
         float, typer.Option(min=0, help="Make each search of the demo corpus take so much longer, to watch.")
     ] = 0.0,
@@ -111,28 +129,38 @@ def serve_agent(
 ) -> None:
     """Serve the agent as an OpenAI-compatible API, with a page.
 
-    The page, to ask and watch, is at /. If PARALLELSEARCH_TOKEN is set, every client must send that token.
+    The page, to ask and watch, is at /, MCP tools at /mcp. If PARALLELSEARCH_TOKEN is set, every client must send that
+    token. With --mcp stdio it serves one MCP client over standard input and output, as desktop programs want it.
 
     Example: parallelsearch serve agent --policy demo --search demo --port 8080
     """
+    import asyncio
+
     from parallelsearch.addresses import open_policy, open_search
     from parallelsearch.data import demo
     from parallelsearch.search import Search
     from parallelsearch.server.agent_server import run_agent_server
-    from parallelsearch.server.answering import SERVING, AgentSettings
+    from parallelsearch.server.answering import SERVING, AgentSettings, Answering
 
+    if mcp not in (None, "stdio"):
+        raise UsageError(f"--mcp is 'stdio', not '{mcp}'; over HTTP the tools are at /mcp: leave --mcp out")
+    if prices is not None and max_cost is None:
+        raise UsageError("--prices is for --max-cost here, what one question may cost: give both, or neither")
     settings = AgentSettings(
         host=host,
         port=port,
         max_concurrent=max_concurrent,
         limits=replace(
             SERVING,
+            prices=prices_of(prices),
             **given(
                 max_turns=max_turns,
                 max_tokens_per_turn=max_tokens_per_turn,
                 max_observation_tokens=max_observation_tokens,
+                tokens_per_subquery=tokens_per_subquery,
                 max_tokens=max_tokens,
                 timeout_s=timeout_s,
+                max_cost=max_cost,
             ),
         ),
         abstain=not force_answer,
@@ -140,10 +168,21 @@ def serve_agent(
         logs_queries=log_queries,
         allowed_hosts=tuple(allowed_host or ()),
     )
-    if latency_s and search != "demo":
+    if latency_s and (search != "demo" or cache is not None or record is not None):
         raise UsageError(
-            "--latency-s slows the demo corpus down, so that one can watch; leave it out with another search"
+            "--latency-s slows the demo corpus down, so that one can watch; leave it out with another search, with --cache "
+            "and with --record"
         )
-    found = Search(demo.retriever(latency_s), k=k) if latency_s else open_search(search, k=k)
+    found = (
+        Search(demo.retriever(latency_s), k=k)
+        if latency_s
+        else open_search(search, k=k, cache=cache, cache_days=cache_days, record=record)
+    )
     reader = None if answer_with is None else open_policy(answer_with)
-    run_agent_server(open_policy(chosen(policy)), found, settings, reader=reader)
+    if mcp is None:
+        run_agent_server(open_policy(chosen(policy)), found, settings, reader=reader)
+    else:
+        from parallelsearch.server.mcp_server import run_mcp_stdio
+
+        answering = Answering(open_policy(chosen(policy)), found, settings, reader)
+        asyncio.run(run_mcp_stdio(found, settings=settings, answering=answering))

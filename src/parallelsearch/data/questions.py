@@ -7,8 +7,10 @@ A record may be the package's own (`id`, `question`, `golden_answers`, ...) or s
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields
 from functools import lru_cache
 from importlib.resources import files
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from parallelsearch.data.sources import kind_of
 from parallelsearch.errors import DataError
-from parallelsearch.files import ParquetRecords, read_jsonl
+from parallelsearch.files import ParquetRecords, kind_of_name, read_json_records, read_table
 from parallelsearch.trajectory import Question
 from parallelsearch.untrusted import whole
 
@@ -28,6 +30,7 @@ _FIELDS = frozenset(field.name for field in fields(Question))
 
 # The names other projects use for the same thing, best first (the released code's order).
 _ALIASES: dict[str, tuple[str, ...]] = {
+    "id": ("_id",),
     "question": ("query",),
     "golden_answers": ("answer", "answers", "final_answer"),
     "type": ("query_type", "category", "question_type"),
@@ -97,28 +100,42 @@ def _translated(record: dict[str, Any]) -> dict[str, Any]:
                 result[name] = _written(result.pop(other))
     if isinstance(result.get("dataset"), str):
         result["dataset"] = result["dataset"].removeprefix(_VERL_PREFIX)
-    facts = result.get("supporting_facts")
-    if result.get("supporting_titles") is None and isinstance(facts, dict) and isinstance(facts.get("title"), list):
-        result["supporting_titles"] = list(dict.fromkeys(facts["title"]))
+    titles = _titles(result.get("supporting_facts"))
+    if result.get("supporting_titles") is None and titles:
+        result["supporting_titles"] = list(dict.fromkeys(titles))
     return result
 
 
+def _titles(facts: Any) -> list[Any]:
+    """Of the supporting facts: `[[title, sentence], ...]` in HotpotQA's own files, `{"title": [...]}` on the hub."""
+    if isinstance(facts, dict):
+        return facts["title"] if isinstance(facts.get("title"), list) else []
+    pairs = facts if isinstance(facts, list) else []
+    return [pair[0] for pair in pairs if isinstance(pair, list) and pair and isinstance(pair[0], str)]
+
+
 def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[int, Any]]:
-    """`(number, record)` of a JSON Lines file (plain, gzip, zstd) or of a Parquet file."""
-    if Path(path).suffix in (".csv", ".tsv"):
-        raise DataError(
-            str(path),
-            None,
-            'is a table; questions are read from Parquet or JSON Lines: {"question": "...", "answer": "..."}',
-        )
-    if Path(path).suffix != ".parquet":
-        yield from read_jsonl(path)
-        return
-    yield from ParquetRecords(path)
+    """`(number, record)` of JSON Lines, a JSON array, CSV or TSV (each plain, gzip, zstd), or of a Parquet file."""
+    kind = kind_of_name(path)
+    if kind in (".csv", ".tsv"):
+        for line, _, record in read_table(path)[1]:
+            yield line, {name: _cell(value) for name, value in record.items() if value.strip()}
+    elif kind == ".parquet":
+        yield from ParquetRecords(path)
+    else:
+        yield from read_json_records(path)
+
+
+def _cell(text: str) -> Any:
+    """A cell of a table: its text, or a list where it is written as JSON, as several golden answers are."""
+    if text.lstrip().startswith("["):
+        with suppress(ValueError):
+            return json.loads(text)
+    return text
 
 
 def read_questions(path: str | os.PathLike[str]) -> Iterator[Question]:
-    """The questions of a file (JSON Lines, also gzip and zstd, or Parquet); an id is made where there is none."""
+    """The questions of a file, in any form that `read_records` reads; an id is made where there is none."""
     for line, record in read_records(path):
         question = question_from_dict(record, str(path), line)
         if not question.id:

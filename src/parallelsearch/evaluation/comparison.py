@@ -23,7 +23,7 @@ from parallelsearch.evaluation.metrics import MANY_CUT, Row, ratios_of, subsets_
 from parallelsearch.evaluation.seeds import GroupTest, group_test
 from parallelsearch.evaluation.statistics import PairedTest, holm, paired_test
 
-COMPARED = ("policy", "dialect")
+COMPARED = ("policy", "dialect", "reader")
 """Parts of the set-up that may differ without saying so."""
 PARTS = ("data", "search", "limits", "sampling", "streaming_dispatch", "incomplete")
 TESTED = ("em", "f1", "num_llm_calls", "num_searches", "elapsed_s")

@@ -99,6 +99,8 @@ class Row:
     """Every part that the first round could ask for has a query of its own there."""
     string_accuracy: float | None = None
     """Of an answer that is a list or a dictionary (`answer_raw`): the share of its strings that the answer has."""
+    reader_failed: bool | None = None
+    """Another model should have read and gave no answer, so that the policy's own stands; None where none was asked."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -166,6 +168,7 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
         num_shown=num_shown,
         num_cut=num_cut,
         gold_by=None if gold is None else gold.by,
+        reader_failed=None if trajectory.reading is None else trajectory.reading.error is not None,
     )
     if known is not None and coverage is not None:
         parts, row.parts_from = known
@@ -207,7 +210,7 @@ def _length(segment: Segment) -> int:
 
 
 def _tokens(trajectory: Trajectory) -> tuple[int, int]:
-    """Tokens read and written over all calls of the model."""
+    """Tokens read and written over all calls, of the model and of another that reads in its place."""
     num_read = before = 0
     for segment in trajectory.segments:
         if segment.author == "model":
@@ -215,8 +218,13 @@ def _tokens(trajectory: Trajectory) -> tuple[int, int]:
         before += _length(segment)
     counted = [turn.num_tokens for turn in trajectory.turns if turn.num_tokens is not None]
     if len(counted) == len(trajectory.turns) and counted:
-        return num_read, sum(counted)
-    return num_read, sum(_length(segment) for segment in trajectory.segments if segment.author == "model")
+        num_written = sum(counted)
+    else:
+        num_written = sum(_length(segment) for segment in trajectory.segments if segment.author == "model")
+    if (reading := trajectory.reading) is not None:
+        num_read += reading.num_read or 0
+        num_written += _length(Segment("model", reading.text)) if reading.num_tokens is None else reading.num_tokens
+    return num_read, num_written
 
 
 def _wait_s(trajectory: Trajectory) -> float:
@@ -341,10 +349,12 @@ def summarise(rows: Sequence[Row], *, num_resamples: int = 1000, seed: int = 0) 
     intervals = bootstrap(ratios, num_resamples=num_resamples, seed=seed)
     elapsed = np.array([row.elapsed_s for row in rows])
     num_rounds = sum(row.num_searches for row in rows)
+    read = [row.reader_failed for row in rows if row.reader_failed is not None]
     return {
         "n": len(rows),
         **{name: ratio.value for name, ratio in ratios.items()},
         "failures": sum(row.stop == "error" for row in rows),
+        **({"reader_failures": sum(read)} if read else {}),
         "num_truncated": sum(row.num_truncated for row in rows),
         "num_invalid": sum(row.num_invalid for row in rows),
         "num_failed_queries": sum(row.num_failed_queries for row in rows),

@@ -221,6 +221,11 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
         notes.append(f"not finished: {summary['num_done']} of {summary['num_questions']} questions")
     if values["failures"]:
         notes.append(f"the policy failed on {values['failures']} of {values['n']} questions: they count as wrong")
+    if num_unread := values.get("reader_failures", 0):
+        notes.append(
+            f"the model that reads gave no answer on {num_unread} of {values['n']} questions: the policy's own counts there. "
+            "Ask them again with --retry-failures"
+        )
     if num_late := values["stops"].get("timeout", 0):
         limit_s = summary["manifest"]["setup"].get("limits", {}).get("timeout_s")
         notes.append(

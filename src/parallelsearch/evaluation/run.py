@@ -48,7 +48,8 @@ class EvaluationSettings:
     prices: Prices | None = None
     num_resamples: int = 1000
     retry_failures: bool = False
-    """When a run goes on: ask those questions again on which the policy failed or that ran out of time."""
+    """When a run goes on: ask those questions again on which the policy failed, that ran out of time, or that the reader did
+    not answer."""
     max_failures_in_a_row: int | None = 100
     """A policy that fails this often with no success in between is broken: stop, instead of failing on every question."""
 
@@ -81,13 +82,16 @@ async def run_questions(
     out_dir: str | os.PathLike[str],
     settings: EvaluationSettings | None = None,
     on_progress: OnProgress | None = None,
+    *,
+    answer_with: Policy | None = None,
 ) -> dict[str, Any]:
-    """Run the set, or go on with it, and return its summary, which `out_dir` then holds as `summary.json`."""
+    """Run the set, or go on with it, and return its summary, which `out_dir` then holds as `summary.json`. `answer_with` is
+    another model that reads what the policy found and answers."""
     settings = settings or EvaluationSettings()
     asked = as_set(questions)
     dialect = open_dialect(settings.dialect or policy.dialect, settings.prompt_template)
     manifest = Manifest(
-        setup=plain(describe_setup(asked, policy, search, settings, dialect)),
+        setup=plain(describe_setup(asked, policy, search, settings, dialect, answer_with)),
         environment=plain(
             {
                 **describe_machine(),
@@ -98,11 +102,12 @@ async def run_questions(
         warnings=list(asked.warnings),
         created=now(),
     )
-    run = _Run(asked, policy, search, settings, dialect, on_progress)
+    await search.check()
+    run = _Run(asked, policy, search, settings, dialect, on_progress, answer_with)
     with RunFolder(out_dir) as folder:
         goes_on = folder.begin(manifest)
         if goes_on and settings.retry_failures:
-            folder.drop(lambda trajectory: trajectory.stop in ("error", "timeout"))
+            folder.drop(_is_failed)
         run.take_over(folder.rows(run.by_id, settings.prices))
         start_s = time.perf_counter()
         await run.go(folder)
@@ -125,6 +130,12 @@ def summary_of(rows: Sequence[Row], manifest: Manifest, num_resamples: int = 100
     }
 
 
+def _is_failed(trajectory: Trajectory) -> bool:
+    """What `retry_failures` asks again."""
+    reading = trajectory.reading
+    return trajectory.stop in ("error", "timeout") or (reading is not None and reading.error is not None)
+
+
 def _as_shown(policy: Policy, dialect: Dialect, question: str) -> str | None:
     """The prompt with the engine's chat template around it. No part of the set-up: some templates hold the day's date."""
     try:
@@ -134,7 +145,12 @@ def _as_shown(policy: Policy, dialect: Dialect, question: str) -> str | None:
 
 
 def describe_setup(
-    questions: QuestionSet, policy: Policy, search: Search, settings: EvaluationSettings, dialect: Dialect
+    questions: QuestionSet,
+    policy: Policy,
+    search: Search,
+    settings: EvaluationSettings,
+    dialect: Dialect,
+    reader: Policy | None = None,
 ) -> dict[str, Any]:
     """All that decides the numbers."""
     return {
@@ -146,6 +162,7 @@ def describe_setup(
             "max_turns": dialect.max_turns,
         },
         "policy": policy.describe(),
+        **({} if reader is None else {"reader": reader.describe()}),
         "search": search.describe(),
         "limits": asdict(settings.limits),
         "sampling": {**asdict(settings.sampling), "seed": settings.seed},
@@ -180,8 +197,9 @@ class _Run:
         settings: EvaluationSettings,
         dialect: Dialect,
         on_progress: OnProgress | None,
+        reader: Policy | None,
     ) -> None:
-        self.questions, self.policy, self.search = questions, policy, search
+        self.questions, self.policy, self.search, self.reader = questions, policy, search, reader
         self.settings, self.dialect, self.on_progress = settings, dialect, on_progress
         self.by_id = {question.id: question for question in questions}
         self.rows: list[Row] = []
@@ -222,6 +240,7 @@ class _Run:
             sampling=sampling,
             session=lambda number: f"eval/{left[number].id}",
             streaming_dispatch=settings.streaming_dispatch,
+            answer_with=self.reader,
             max_concurrent=settings.concurrency,
             on_done=keep,
         )

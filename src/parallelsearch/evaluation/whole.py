@@ -11,11 +11,11 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from parallelsearch.addresses import open_policy, search_of
+from parallelsearch.addresses import open_policy, open_search, search_of
 from parallelsearch.data.sets import QuestionSet, load_questions
 from parallelsearch.errors import UsageError
 from parallelsearch.evaluation.budget import labelled_arm, run_arm, whole_arm
@@ -24,6 +24,7 @@ from parallelsearch.evaluation.gold import GoldRetriever
 from parallelsearch.evaluation.manifest import MANIFEST_FILE
 from parallelsearch.evaluation.report import choose_examples, write_budget, write_report
 from parallelsearch.evaluation.run import EvaluationSettings, OnProgress, as_set, run_answers, run_questions
+from parallelsearch.files import PathLike
 from parallelsearch.policy.base import Policy
 from parallelsearch.retrieval.own import Backend
 from parallelsearch.search import Search
@@ -44,14 +45,23 @@ async def evaluate(
     on_progress: OnProgress | None = None,
     *,
     k: int = 3,
+    answer_with: Policy | str | None = None,
+    record: PathLike | None = None,
+    cache: PathLike | None = None,
+    cache_days: float | None = None,
 ) -> dict[str, Any]:
     """Run the set, or go on with it, and return its summary; `out_dir` then holds record, summary, page and report.
 
-    `k` is how many hits a sub-query gets where `search` is an address; a `Search` has its own.
+    `k` is how many hits a sub-query gets where `search` is an address, and `record`, `cache` and `cache_days` are those of
+    `open_search`; a `Search` has its own. `answer_with` is another model that reads what the policy found and answers.
     """
     asked = _loaded(questions)
-    async with _opened_policy(policy) as asks, _opened_search(search, k, asked) as looks:
-        summary = await run_questions(asked, asks, looks, out_dir, settings, on_progress)
+    async with AsyncExitStack() as stack:
+        asks = await stack.enter_async_context(_opened_policy(policy))
+        reads = None if answer_with is None else await stack.enter_async_context(_opened_policy(answer_with))
+        kept = {"record": record, "cache": cache, "cache_days": cache_days}
+        looks = await stack.enter_async_context(_opened_search(search, k, asked, **kept))
+        summary = await run_questions(asked, asks, looks, out_dir, settings, on_progress, answer_with=reads)
     await asyncio.to_thread(write_pages, out_dir)  # seconds of drawing; the caller's loop goes on
     return summary
 
@@ -133,22 +143,30 @@ async def _opened_policy(policy: Policy | str) -> AsyncIterator[Policy]:
 
 
 @asynccontextmanager
-async def _opened_search(search: Search | Backend | str, k: int, questions: QuestionSet) -> AsyncIterator[Search]:
+async def _opened_search(
+    search: Search | Backend | str, k: int, questions: QuestionSet, **kept: Any
+) -> AsyncIterator[Search]:
     if isinstance(search, Search):
         yield search
         return
-    opened = _search_of(search, k, questions)
+    opened = _search_of(search, k, questions, **kept)
     try:
         yield opened
     finally:
         await opened.aclose()
 
 
-def _search_of(search: Backend | str, k: int, questions: QuestionSet) -> Search:
+def _search_of(search: Backend | str, k: int, questions: QuestionSet, **kept: Any) -> Search:
     """The search that is meant; `gold:FILE,FILE` gives each question its own gold passages from these corpus files."""
-    kind, _, files = search.partition(":") if isinstance(search, str) else ("", "", "")
-    if kind != "gold":
+    if not isinstance(search, str):
         return search_of(search, k)
+    kind, _, files = search.partition(":")
+    if kind != "gold":
+        return open_search(search, k=k, **kept)
     if not files:
         raise UsageError("gold: needs the corpus file that holds the gold passages, such as gold:corpus.jsonl")
+    if any(value is not None for value in kept.values()):
+        raise UsageError(
+            "gold: gives the passages of its files, and there is nothing to keep: leave --record and --cache out"
+        )
     return Search(GoldRetriever.from_corpus(questions.questions, files.split(",")), k=k)

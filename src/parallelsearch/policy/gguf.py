@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 from parallelsearch.dialect import Tool
 from parallelsearch.errors import PolicyError, UsageError, nearest, require
+from parallelsearch.options import read_options
 from parallelsearch.policy import models
 from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
 from parallelsearch.policy.encoding import EnginePolicy, Template
@@ -37,7 +37,7 @@ DEFAULT_MAX_CONTEXT = 4096
 MIN_AHEAD = 32
 """A shorter beginning is not worth a file."""
 _FORM = "gguf:FILE+ADAPTER"
-_OPTIONS = ("max_context", "max_slots", "num_threads")
+_OPTIONS = {"max_context": int, "max_slots": int, "num_threads": int}
 """Those that an address may have."""
 _LAST_SPACE = re.compile(r"(?<=\s)(?=\s\d)")
 
@@ -203,15 +203,7 @@ class GgufPolicy(EnginePolicy):
         win over `options`."""
         library()  # what is not installed is told before what is not found
         name, _, query = spec.partition("?")
-        for key, value in parse_qsl(query, keep_blank_values=True):
-            if key not in _OPTIONS:
-                raise UsageError(
-                    f"there is no option '{key}'; those of gguf: are {', '.join(_OPTIONS)}.{nearest(key, _OPTIONS)}"
-                )
-            if not value.isdecimal():
-                raise UsageError(f"{key} is a whole number, not '{value}'")
-            options[key] = int(value)
-        return cls(parse_gguf(name), **options)
+        return cls(parse_gguf(name), **{**options, **read_options(query, _OPTIONS, "gguf:")})
 
     def _put_adapter(self) -> None:
         adapter = self._spec.adapter

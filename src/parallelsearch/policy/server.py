@@ -18,10 +18,11 @@ import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
-from parallelsearch.errors import PolicyError, TransientError, UsageError, nearest
+from parallelsearch.errors import PolicyError, TransientError, UsageError
 from parallelsearch.http import HttpClient, Response, Stream, retrying, without_secrets
+from parallelsearch.options import read_options
 from parallelsearch.policy.base import Generation, OnCall, Policy
 from parallelsearch.policy.openai_wire import EventReader, Mould, Turn, read_json
 
@@ -42,7 +43,6 @@ _STREAM = re.compile(r"\bstream(?:s|ed|ing)?\b", re.I)
 _CONTEXT = re.compile(
     r"context.{0,10}(length|window|size|limit)|maximum.{0,20}(length|tokens)|prompt.{0,20}too long", re.I
 )
-_FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 class ServerPolicy(Policy):
@@ -125,10 +125,7 @@ class ServerPolicy(Policy):
         """Of `BASE_URL?option=value#MODEL`: the address, the model, and the options, of which those in the address win."""
         rest, _, model = address.partition("#")
         base_url, _, query = rest.partition("?")
-        found = dict(options)
-        for key, value in parse_qsl(query, keep_blank_values=True):
-            found[key] = _option(key, value, cls.options)
-        return base_url, unquote(model) or None, found
+        return base_url, unquote(model) or None, {**options, **read_options(query, cls.options, "a model server")}
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -383,20 +380,6 @@ def _is_json(data: bytes) -> bool:
 def scrubbed(text: str, key: str | None) -> str:
     """A server may quote the key it was sent."""
     return text if key is None else text.replace(key, "***")
-
-
-def _option(key: str, value: str, known: Mapping[str, type]) -> object:
-    """An option of an address, as the type it has."""
-    kind = known.get(key)
-    if kind is None:
-        raise UsageError(
-            f"'{key}' is not an option of a model server; there are: {', '.join(known)}.{nearest(key, known)}"
-        )
-    try:
-        return _FLAGS[value.lower()] if kind is bool else kind(value)
-    except (KeyError, ValueError) as error:
-        what = {bool: "0 or 1", int: "a whole number", float: "a number"}[kind]
-        raise UsageError(f"the option {key} of a model server is {what}, not '{value}'") from error
 
 
 @functools.lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from parallelsearch.errors import SearchError
+from parallelsearch.errors import SearchError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,13 @@ class DegradedHits(list[Hit]):
         self.failures = tuple(failures)
 
 
+def checked_seconds(timeout_s: float, what: str) -> float:
+    """A time-out, or a `UsageError` where nothing could ever keep it."""
+    if not timeout_s > 0:
+        raise UsageError(f"timeout_s of {what} is seconds, more than 0, not {timeout_s:g}")
+    return timeout_s
+
+
 class Retriever(ABC):
     """A search backend. Subclasses implement `search_many`."""
 
@@ -65,6 +72,10 @@ class Retriever(ABC):
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
         """Answer every query with at most `k` hits, in order. Raise only if the whole call failed; raise or return
         `TransientSearchError` for what is worth repeating."""
+
+    async def check(self) -> None:  # noqa: B027 - most are checked when they are opened
+        """Raise `UsageError` if the backend cannot work as it was set up: asked for before a model is, whose calls would be
+        lost. What may pass, such as a server that is down, is left to the queries."""
 
     def describe(self) -> dict[str, Any]:
         """What a manifest needs to tell this backend from another: kind, corpus hash, settings. No secrets."""

@@ -254,6 +254,9 @@ class CachedRetriever(Retriever):
         if connection is not None:
             connection.close()
 
+    async def check(self) -> None:
+        await self.inner.check()
+
     def describe(self) -> dict[str, Any]:
         # The same as without a cache: it changes no answer.
         return self.inner.describe()

@@ -1,16 +1,15 @@
 """Reading passages, with errors that name file, line and field.
 
-A corpus is JSON Lines, CSV, TSV or Parquet (the text formats also as `.gz` and `.zst`), or a folder of documents: text,
-Markdown, reStructuredText, HTML, PDF (`retrieval.documents` reads them). `read_corpus` streams any of them as passages:
-one line, batch or file is in memory at a time. A bad record raises `DataError`, or goes to `on_bad` and is left out; a
-damaged archive always raises, because the rest is lost.
+A corpus is JSON Lines, a JSON array, CSV, TSV or Parquet (the text formats also as `.gz` and `.zst`), or a folder of
+documents: text, Markdown, reStructuredText, HTML, PDF (`retrieval.documents` reads them). `read_corpus` streams any of
+them as passages: one record, batch or file is in memory at a time. A bad record raises `DataError`, or goes to `on_bad`
+and is left out; a damaged archive always raises, because the rest is lost.
 
 Ids are unique: each costs about 100 bytes of memory while reading (a 64-bit hash and its line), 2 GB for 21 million.
 """
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections import Counter
@@ -21,12 +20,11 @@ from typing import Any
 
 from parallelsearch.errors import DataError, MissingExtraError, UsageError
 from parallelsearch.files import (
-    MAX_LINE_BYTES,
     OnBad,
     ParquetRecords,
     give,
-    read_jsonl,
-    read_lines,
+    read_json_records,
+    read_table,
 )
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.documents import DOCUMENTS, read_document
@@ -85,8 +83,8 @@ def passage_of(record: Any, path: str, line: int | None) -> Passage:
 
 
 def read_passages(path: str | os.PathLike[str], on_bad: OnBad | None = None) -> Iterator[Passage]:
-    """The passages of a JSON Lines file, streamed."""
-    for _, passage in _passages(Path(path), read_jsonl(path, on_bad), on_bad):
+    """The passages of a file of JSON Lines, or of a JSON array, streamed."""
+    for _, passage in _passages(Path(path), read_json_records(path, on_bad), on_bad):
         yield passage
 
 
@@ -113,41 +111,14 @@ def _columns(header: Iterable[str], path: Path) -> dict[str, int]:
     return found
 
 
-def _read_csv(path: Path, delimiter: str, on_bad: OnBad | None) -> Iterator[tuple[int, Any]]:
+def _read_csv(path: Path, on_bad: OnBad | None) -> Iterator[tuple[int, Any]]:
     """`(line, record)` of a table with a header. Without an id column the id is the number of the row, from 1."""
-    csv.field_size_limit(MAX_LINE_BYTES)  # also what stops a quote that is never closed
-
-    def lines() -> Iterator[str]:
-        for _, line in read_lines(path):
-            if isinstance(line, DataError):
-                give(on_bad, line)
-                line = "\n"  # keeps the reader's count of lines right; an empty row is passed over
-            yield line
-
-    reader = csv.reader(lines(), delimiter=delimiter)
-    header = next(reader, [])
-    columns = _columns(header, path)
-    row = 0
-    while True:
-        try:
-            values = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            give(on_bad, DataError(str(path), reader.line_num, f"is not a row of the table ({error})"))
-            continue
-        if not values:
-            continue
-        row += 1
-        if len(values) != len(header):
-            problem = (
-                f"has {len(values)} fields, and the header has {len(header)}; quote a field that holds {delimiter!r}"
-            )
-            give(on_bad, DataError(str(path), reader.line_num, problem))
-            continue
-        record: dict[str, Any] = {name: values[at] for name, at in columns.items()}
+    names, rows = read_table(path, on_bad)
+    columns = _columns(names, path)
+    for line, row, found in rows:
+        record: dict[str, Any] = {name: found[name] for name in columns}
         record.setdefault("id", str(row))
-        yield reader.line_num, record
+        yield line, record
 
 
 def _read_parquet(path: Path) -> Iterator[tuple[int, Any]]:
@@ -251,9 +222,9 @@ def _open_corpus(path: Path, on_bad: OnBad | None) -> tuple[Iterator[Located], b
     if not path.exists():
         raise UsageError(f"there is no file '{path}' (looked in {Path.cwd()})")
     if kind in (".jsonl", ".json", ".ndjson"):
-        return _passages(path, read_jsonl(path, on_bad), on_bad), False
+        return _passages(path, read_json_records(path, on_bad), on_bad), False
     if kind in (".csv", ".tsv"):
-        return _passages(path, _read_csv(path, "," if kind == ".csv" else "\t", on_bad), on_bad), False
+        return _passages(path, _read_csv(path, on_bad), on_bad), False
     if kind == ".parquet" and not is_packed:
         return _passages(path, _read_parquet(path), on_bad), False
     if kind in DOCUMENTS and not is_packed:

@@ -22,7 +22,7 @@ from parallelsearch.retrieval.base import BlockingRetriever, Hit, Passage, Resul
 from parallelsearch.retrieval.bm25 import BuildReport, OnProgress
 from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, passages_of
 from parallelsearch.retrieval.encoder import MAX_TOKENS, Encoder, Prefixes, Vectors, passage_text, same_encoder
-from parallelsearch.retrieval.faiss_index import kept_kind, open_faiss
+from parallelsearch.retrieval.faiss_index import kept_kind, open_faiss, refuse_nprobe
 from parallelsearch.retrieval.store import IndexBuilder, PassageStore, PassageWriter, open_manifest
 from parallelsearch.retrieval.vector_files import KIND, SCALES, VECTORS, open_vectors
 from parallelsearch.retrieval.vectors import ExactSearcher, VectorSearcher, check_dtype, quantize
@@ -252,6 +252,7 @@ class DenseRetriever(VectorRetriever):
         vectors, scales = open_vectors(folder, manifest)
         searcher: VectorSearcher
         if kind == "exact":
+            refuse_nprobe(nprobe)
             searcher = ExactSearcher(vectors, scales, devices=search_devices(device))
         else:
             searcher = open_faiss(folder, kind, nprobe=nprobe)
@@ -259,7 +260,7 @@ class DenseRetriever(VectorRetriever):
             passages,
             searcher,
             known_encoder(_read_encoder(Path(folder)), encoder, device, f"the index '{folder}'"),
-            {**manifest.describe(), "index": kind},
+            {**manifest.describe(), "index": kind, **({} if nprobe is None else {"nprobe": nprobe})},
         )
         self.manifest = manifest
 

@@ -44,6 +44,15 @@ def default_nprobe(nlist: int) -> int:
     return max(1, min(nlist, max(8, min(256, nlist // 4))))
 
 
+def refuse_nprobe(nprobe: int | None) -> None:
+    """Of an index without lists: the option would change nothing."""
+    if nprobe is not None:
+        raise UsageError(
+            f"nprobe ({nprobe}) is for an index with lists, and this one has none: build it with --faiss ivf, or leave "
+            "nprobe out"
+        )
+
+
 class FaissSearcher:
     """A faiss index, ready to search from any thread."""
 
@@ -51,7 +60,13 @@ class FaissSearcher:
         self.index = index
         faiss = require("faiss", "dense")
         ivf = faiss.try_extract_index_ivf(index)
-        if ivf is not None:
+        if ivf is None:
+            refuse_nprobe(nprobe)
+        else:
+            if nprobe is not None and nprobe < 1:
+                raise UsageError(
+                    f"nprobe is how many of the {ivf.nlist} lists are looked into, at least 1, not {nprobe}"
+                )
             self.nprobe = min(ivf.nlist, nprobe or default_nprobe(ivf.nlist))
             ivf.nprobe = self.nprobe
         if isinstance(faiss.downcast_index(index), faiss.IndexHNSW):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -72,7 +73,7 @@ class HybridRetriever(Retriever):
         if len(parts) < 2:
             raise UsageError(f"a hybrid retriever joins at least two retrievers, not {len(parts)}")
         weights = [1.0] * len(parts) if weights is None else list(weights)
-        if len(weights) != len(parts) or min(weights) < 0 or not any(weights):
+        if len(weights) != len(parts) or not all(0 <= weight < math.inf for weight in weights) or not any(weights):
             raise UsageError(f"{len(parts)} parts need as many weights, none negative and not all zero, not {weights}")
         if depth < 1:
             raise UsageError(f"depth is how many hits each part is asked for, at least 1, not {depth}")
@@ -154,6 +155,7 @@ def open_hybrid(
     weights: Sequence[float] | None = None,
     depth: int = DEFAULT_DEPTH,
     rrf_k: int = RRF_K,
+    nprobe: int | None = None,
 ) -> HybridRetriever:
     """A folder made by `build_hybrid`: a BM25 index in `bm25/` and a dense one in `dense/`. Weights in that order, unless
     set `DEFAULT_WEIGHTS`."""
@@ -173,7 +175,7 @@ def open_hybrid(
         )
     parts: list[Retriever] = [
         BM25Retriever(lexical),
-        DenseRetriever(dense, device=device, index=index, encoder=encoder),
+        DenseRetriever(dense, device=device, index=index, encoder=encoder, nprobe=nprobe),
     ]
     return HybridRetriever(parts, weights=weights or DEFAULT_WEIGHTS, depth=depth, rrf_k=rrf_k)
 

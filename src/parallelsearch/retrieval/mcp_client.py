@@ -32,7 +32,7 @@ from parallelsearch.errors import (
     require,
 )
 from parallelsearch.http import MAX_BODY_BYTES, checked_url, without_secrets
-from parallelsearch.retrieval.base import Result, Retriever
+from parallelsearch.retrieval.base import Result, Retriever, checked_seconds
 from parallelsearch.retrieval.mcp_answers import read_answer, read_batch_answer
 from parallelsearch.retrieval.mcp_stdio import bounded_lines
 from parallelsearch.untrusted import whole
@@ -81,9 +81,8 @@ def choose_tool(tools: Sequence[Tool], wanted: str | None) -> SearchTool:
     usable_tools = [usable for tool in tools if (usable := _as_search_tool(tool)) is not None]
     best = max(usable_tools, key=_likeness, default=None)
     if best is None or (_likeness(best) <= 0 and len(usable_tools) > 1):
-        raise UsageError(
-            f"the MCP server has no tool that looks like a search, only {_listed(names)}. Name the one to use"
-        )
+        hint = ". Name the one to use: mcp?tool=NAME:COMMAND_OR_URL (in Python: tool=)" if usable_tools else ""
+        raise UsageError(f"the MCP server has no tool that looks like a search, only {_listed(names)}{hint}")
     return best
 
 
@@ -154,7 +153,8 @@ class McpRetriever(Retriever):
         require("mcp", "mcp")
         # What the SDK logs comes back as an error too; without this, a program that logs nothing prints its tracebacks.
         logging.getLogger("mcp").addHandler(logging.NullHandler())
-        self.tool, self.timeout_s, self.connect_timeout_s = tool, timeout_s, connect_timeout_s
+        self.tool, self.timeout_s = tool, checked_seconds(timeout_s, "an MCP server")
+        self.connect_timeout_s = checked_seconds(connect_timeout_s, "the connection to an MCP server")
         self._is_url = target.strip().startswith(("http://", "https://"))
         self.target = checked_url(target, "an MCP server") if self._is_url else target.strip()
         try:
@@ -241,6 +241,23 @@ class McpRetriever(Retriever):
                 lane.connection, self._chosen = connection, connection.tool.name
             return lane.connection
 
+    async def check(self) -> None:
+        """Connect, and so find the tool, once for all who ask at the same time."""
+        lane = self._lane()
+        if lane.check is None:
+            lane.check = asyncio.create_task(self._try_open(), name="mcp-check")
+        check = lane.check
+        try:
+            await asyncio.shield(check)
+        except UsageError:
+            if lane.check is check:
+                lane.check = None  # who asks later may have mended it
+            raise
+
+    async def _try_open(self) -> None:
+        with contextlib.suppress(SearchError):
+            await self.open()
+
     async def _drop(self, connection: _Connection) -> None:
         lane = self._lane()
         if lane.connection is connection:
@@ -287,6 +304,8 @@ class McpRetriever(Retriever):
     async def aclose(self) -> None:
         """Close the connection of this event loop, and tell those of others that still run to close theirs."""
         lane = self._lane()
+        if lane.check is not None:
+            lane.check.cancel()
         if lane.connection is not None:
             await self._drop(lane.connection)
         with self._lock:
@@ -303,6 +322,7 @@ class _Lane:
     def __init__(self) -> None:
         self.connection: _Connection | None = None
         self.opening = asyncio.Lock()
+        self.check: asyncio.Task[None] | None = None
         self.slots = asyncio.Semaphore(8)
         self.alone = asyncio.Lock()
 

@@ -25,7 +25,7 @@ from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.corpus import passage_of
 from parallelsearch.retrieval.dense import VectorRetriever, search_devices
 from parallelsearch.retrieval.encoder import Encoder, Vectors
-from parallelsearch.retrieval.faiss_index import FaissSearcher, read_faiss
+from parallelsearch.retrieval.faiss_index import FaissSearcher, read_faiss, refuse_nprobe
 from parallelsearch.retrieval.vectors import ExactSearcher, VectorSearcher
 
 _BLOCK_BYTES = 1 << 26
@@ -54,6 +54,7 @@ def open_readymade(
     flat = map_flat(index_path)
     searcher: VectorSearcher
     if flat is not None and devices[0] != "cpu":
+        refuse_nprobe(nprobe)
         num_rows, dim = flat.shape
         searcher = ExactSearcher(flat, devices=devices, gpu_dtype="float16")
     else:
@@ -77,7 +78,12 @@ def open_readymade(
     description = {
         "kind": "dense",
         "num_passages": num_rows,
-        "settings": {"encoder": encoder.describe(), "index": index_path.name, "corpus": Path(corpus_path).name},
+        "settings": {
+            "encoder": encoder.describe(),
+            "index": index_path.name,
+            "corpus": Path(corpus_path).name,
+            **({} if nprobe is None else {"nprobe": nprobe}),
+        },
     }
     return VectorRetriever(passages, searcher, encoder, description)
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from parallelsearch.errors import DataError, SearchError, SearchTimeoutError, TransientSearchError, UsageError
 from parallelsearch.http import HttpClient, Response, checked_url, without_secrets
-from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result, Retriever
+from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result, Retriever, checked_seconds
 from parallelsearch.retrieval.corpus import passage_of
 from parallelsearch.untrusted import finite, whole
 
@@ -181,7 +181,8 @@ class RemoteRetriever(Retriever):
         if not addresses:
             raise UsageError("a remote search needs at least one address, such as http://127.0.0.1:8000/retrieve")
         addresses = [url if urlsplit(url).path else f"{url}/retrieve" for url in addresses]
-        self.timeout_s, self.max_batch, self.max_concurrency = timeout_s, max_batch, max_concurrency
+        self.timeout_s = checked_seconds(timeout_s, "a search server")
+        self.max_batch, self.max_concurrency = max_batch, max_concurrency
         self._replicas = [_Replica(url, first_rest_s, max_rest_s) for url in dict.fromkeys(addresses)]
         self._turn, self.token_env = 0, token_env
         token = os.environ.get(token_env, "").strip()

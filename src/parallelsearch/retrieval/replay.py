@@ -147,8 +147,12 @@ class RecordingRetriever(Retriever):
             # A recording with holes is worth nothing, so this is not passed over in silence.
             raise UsageError(f"cannot record to '{self.path}': {error.strerror or error}") from error
 
+    async def check(self) -> None:
+        await self.inner.check()
+
     def describe(self) -> dict[str, Any]:
-        return {**self.inner.describe(), "recorded_to": self.path.name}
+        # The same as without a recording: it changes no answer.
+        return self.inner.describe()
 
     async def aclose(self) -> None:
         if not self._is_closed:

@@ -95,6 +95,9 @@ class RerankRetriever(Retriever):
             results.append(DegradedHits(hits, result.failures) if isinstance(result, DegradedHits) else hits)
         return results
 
+    async def check(self) -> None:
+        await self.inner.check()
+
     def describe(self) -> dict[str, Any]:
         inner = self.inner.describe()
         return {

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError
 from parallelsearch.http import HttpClient, Response, checked_url, without_secrets
-from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever
+from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever, checked_seconds
 from parallelsearch.retrieval.documents import html_document
 from parallelsearch.untrusted import finite, whole
 
@@ -51,7 +51,8 @@ class WebRetriever(Retriever):
             raise UsageError(f"{self.name} search needs a key: set the environment variable {self.key_env}")
         if not key.isascii() or not key.isprintable():
             raise UsageError(f"the key in {self.key_env} has characters no key has; was it pasted whole?")
-        self.base_url, self.timeout_s, self.max_concurrency = checked_url(url, self.name), timeout_s, max_concurrency
+        self.base_url, self.max_concurrency = checked_url(url, self.name), max_concurrency
+        self.timeout_s = checked_seconds(timeout_s, self.name)
         self._http = HttpClient(
             self.name,
             permanent=SearchError,

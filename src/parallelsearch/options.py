@@ -1,0 +1,44 @@
+"""Options inside an address: `option=value&option=value`, of policies and searches alike.
+
+Where they stand in an address is the address's business, and what they mean that of the class they are given to. Here a
+text becomes values of the right types, or a message that says what there is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from parallelsearch.errors import UsageError, refuse_unknown
+
+_FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_KINDS = {bool: "0 or 1", int: "a whole number", float: "a number", tuple: "numbers with commas between them"}
+
+
+def read_options(text: str, known: Mapping[str, type], of: str) -> dict[str, Any]:
+    """The options in `text`, each as the type that `known` gives it; a tuple is one of numbers. `of` names in messages what
+    they belong to."""
+    found: dict[str, Any] = {}
+    for key, value in parse_qsl(text, keep_blank_values=True):
+        if not known:
+            raise UsageError(f"{of} takes no options, found '{key}'")
+        refuse_unknown([key], known, of)
+        kind = known[key]
+        try:
+            found[key] = _value(value, kind)
+        except (KeyError, ValueError) as error:
+            raise UsageError(f"{key} of {of} is {_KINDS[kind]}, not '{value}'") from error
+    return found
+
+
+def _value(text: str, kind: type) -> Any:
+    if kind is bool:
+        return _FLAGS[text.lower()]
+    if kind is tuple:
+        return tuple(_value(part, float) for part in text.split(","))
+    value = kind(text)
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError(text)
+    return value
