@@ -61,6 +61,8 @@ def test_unknown_and_half_addresses_say_what_to_type(tmp_path: Path) -> None:
     for address in ("bm25:", "hybrid: ", "searxng:", "rerank:", "faiss:"):
         with pytest.raises(UsageError, match=f"ends after the colon; it goes on like {address.strip()}[A-Z]"):
             open_retriever(address)
+    with pytest.raises(UsageError, match=r"needs two addresses or more with \| between them: all:ADDRESS\|ADDRESS"):
+        open_retriever("all:demo")
     with pytest.raises(UsageError, match=r"needs a cross-encoder and a search: rerank:MODEL\+ADDRESS"):
         open_retriever("rerank:model")
     for address in ("faiss:a.index", "faiss:a.index+b.jsonl", "faiss:a.index#e"):
@@ -85,6 +87,7 @@ def test_paths_in_addresses_are_made_whole(tmp_path: Path, monkeypatch: pytest.M
         ("demo", "demo"),
         ("mcp:python server.py", "mcp:python server.py"),
         ("rerank:org/model+dense:d", f"rerank:org/model+dense:{here}/d"),
+        ("all?weights=2,1:bm25:d | serper:", f"all?weights=2,1:bm25:{here}/d|serper:"),
         ("rerank:model+rerank:m+bm25:d", f"rerank:{here}/model+rerank:m+bm25:{here}/d"),
         ("faiss:a.index+b.jsonl#org/e", f"faiss:{here}/a.index+{here}/b.jsonl#org/e"),
         ("dense?nprobe=4:a/b", f"dense?nprobe=4:{here}/a/b"),
@@ -196,3 +199,11 @@ async def test_ready_made_files_by_their_address(tmp_path: Path) -> None:
     assert len(result.hits) == 1
     assert search.describe()["num_passages"] == 2
     await search.aclose()
+
+
+async def test_several_searches_are_one_address(tmp_path: Path) -> None:
+    build_bm25([Passage("1", "Note", "Claude Monet came to my exhibition on Sunday.")], tmp_path / "notes")
+    search = open_search(f"all:demo|bm25:{tmp_path}/notes", k=2)
+    found = await search.find("Claude Monet")
+    await search.aclose()
+    assert [hit.title for hit in found.hits] == ["Claude Monet", "Note"]

@@ -120,6 +120,26 @@ def _whole_faiss(rest: str) -> str:
     return f"{_path(index)}+{_path(corpus)}#{_path_if_there(encoder)}"
 
 
+def _all_parts(rest: str) -> list[str]:
+    parts = [part.strip() for part in rest.split("|")]
+    if len(parts) < 2 or not all(parts):
+        raise UsageError(
+            f"'all:{rest}' needs two addresses or more with | between them: all:ADDRESS|ADDRESS, for example "
+            "'all:bm25:my-index|serper:'"
+        )
+    return parts
+
+
+def _all(rest: str, **options: Any) -> Retriever:
+    from parallelsearch.retrieval.hybrid import JoinedRetriever
+
+    return JoinedRetriever([open_retriever(part) for part in _all_parts(rest)], **options)
+
+
+def _whole_all(rest: str) -> str:
+    return "|".join(map(with_whole_path, _all_parts(rest)))
+
+
 def _auto() -> Policy:
     from parallelsearch.policy.auto import choose
 
@@ -157,6 +177,13 @@ SEARCH_ADDRESSES = (
         _rerank,
         _whole_rerank,
         options={"depth": int},
+    ),
+    Address(
+        "all:ADDRESS|ADDRESS",
+        "several of these at once, their hits in turns",
+        _all,
+        _whole_all,
+        options={"weights": tuple},
     ),
     Address(
         "http://HOST:PORT/retrieve",
