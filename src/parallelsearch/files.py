@@ -231,6 +231,11 @@ class ParquetRecords:
                 )
         return texts
 
+    def is_small(self, name: str) -> bool:
+        """Whether a column holds single words and numbers: no lists (vectors), no records, no bytes (pictures)."""
+        types, kind = require("pyarrow.types", "files"), self.schema.field(name).type
+        return not (types.is_nested(kind) or "binary" in str(kind))
+
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         return enumerate((record for batch in self.batches() for record in batch), start=1)
 
