@@ -141,7 +141,7 @@ def retrieval_view(found: Retrieval) -> RenderableType:
         head = Text(f"{passage.rank:>3}  ")
         head.append(_shorten(passage.title or passage.id, 200), style="cyan")
         if place := place_of(passage):
-            head.append(f", {_shorten(place, 200)}")
+            head.append(f"  {_shorten(place, 200)}", style="dim")
         parts += [head, Padding(Text(_shorten(passage.text, 600)), (0, 0, 0, 5))]
         parts.append(Text(f"     found by: {_shorten('; '.join(passage.queries), 300)}", style="dim"))
     calls = _count(found.trajectory.num_llm_calls, "LLM call")
