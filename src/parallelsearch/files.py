@@ -250,11 +250,9 @@ def _text_pieces(path: Path) -> Iterator[str]:
             yield piece
 
 
-def read_table(
-    path: PathLike, on_bad: OnBad | None = None
-) -> tuple[list[str], Iterator[tuple[int, int, dict[str, str]]]]:
-    """The columns of a table (.tsv by tabs, else by commas), in small letters, and `(line, row, record)` of each row; rows
-    count from 1."""
+def read_table(path: PathLike, on_bad: OnBad | None = None) -> tuple[list[str], Iterator[tuple[int, int, list[str]]]]:
+    """The names of a table's columns (.tsv by tabs, else by commas), and `(line, row, values)` of each row; rows count from
+    1."""
     path = Path(path)
     delimiter = "\t" if kind_of_name(path) == ".tsv" else ","
     csv.field_size_limit(MAX_LINE_BYTES)  # also what stops a quote that is never closed
@@ -268,12 +266,11 @@ def read_table(
 
     reader = csv.reader(lines(), delimiter=delimiter)
     try:
-        names = [name.strip().lower() for name in next(reader, [])]
+        names = [name.strip() for name in next(reader, [])]
     except csv.Error as error:
         raise DataError(str(path), 1, f"is not the header of a table ({error})") from None
-    places = {name: names.index(name) for name in names}
 
-    def rows() -> Iterator[tuple[int, int, dict[str, str]]]:
+    def rows() -> Iterator[tuple[int, int, list[str]]]:
         row = 0
         while True:
             try:
@@ -287,7 +284,7 @@ def read_table(
                 continue
             row += 1
             if len(values) == len(names):
-                yield reader.line_num, row, {name: values[at] for name, at in places.items()}
+                yield reader.line_num, row, values
                 continue
             problem = (
                 f"has {len(values)} fields, and the header has {len(names)}; quote a field that holds {delimiter!r}"
@@ -364,6 +361,11 @@ class ParquetRecords:
                     str(self._path), None, f"{what}: write it with smaller row groups", column.path_in_schema
                 )
         return texts
+
+    def is_small(self, name: str) -> bool:
+        """Whether a column holds single words and numbers: no lists (vectors), no records, no bytes (pictures)."""
+        types, kind = require("pyarrow.types", "files"), self.schema.field(name).type
+        return not (types.is_nested(kind) or "binary" in str(kind))
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         return enumerate((record for batch in self.batches() for record in batch), start=1)

@@ -17,12 +17,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from parallelsearch.answers import normalise, says_not_found
 from parallelsearch.data.alternatives import EDGE, compared, listed, names_in, offered, words_of
 from parallelsearch.grammar import one_line
+from parallelsearch.retrieval.metadata import place_of
 from parallelsearch.retrieval.terms import STOP_WORDS, fold, spaced
 from parallelsearch.trajectory import Abstention, Trajectory
 
@@ -57,7 +58,8 @@ _IS_NUMBER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A passage the model was shown, under the number it saw."""
+    """A passage the model was shown, under the number it saw. `place` says in words where it stands (`a.pdf, page 3`), as far
+    as its `metadata` tells."""
 
     number: int
     id: str
@@ -65,6 +67,8 @@ class Source:
     text: str
     url: str | None
     queries: list[str]
+    place: str | None = None
+    metadata: dict[str, Any] | None = None
 
 
 Basis = Literal["cited", "contains_answer", "about_part"]
@@ -80,6 +84,7 @@ class Citation:
     title: str
     url: str | None
     basis: Basis
+    place: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,16 @@ def sources_of(trajectory: Trajectory) -> list[Source]:
         for hit in query.hits:
             finders.setdefault(hit.id, []).append(query.text)
     return [
-        Source(number, hit.id, hit.title, hit.text, web_url(hit.url), finders[hit.id])
+        Source(
+            number,
+            hit.id,
+            hit.title,
+            hit.text,
+            web_url(hit.url),
+            finders[hit.id],
+            place_of(hit),
+            hit.metadata,
+        )
         for number, hit in enumerate(trajectory.shown_hits, start=1)
     ]
 
@@ -177,7 +191,7 @@ def _living(match: re.Match[str], known: dict[int, Source]) -> str:
 
 
 def _citation(source: Source, basis: Basis) -> Citation:
-    return Citation(source.number, source.id, source.title, source.url, basis)
+    return Citation(source.number, source.id, source.title, source.url, basis, source.place)
 
 
 # ---- when to abstain -------------------------------------------------------------------------------------------------

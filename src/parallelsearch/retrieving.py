@@ -107,7 +107,7 @@ class Retrieval:
 
 def passage_dict(passage: MergedHit) -> dict[str, Any]:
     """A passage for JSON, without what is not known of it."""
-    names = ("rank", "id", "title", "text", "url", "date", "score")
+    names = ("rank", "id", "title", "text", "url", "date", "metadata", "score")
     record = {name: value for name in names if (value := getattr(passage, name)) is not None}
     found_by = [{"query": one.query, "rank": one.rank, "score": one.score} for one in passage.found_by]
     return {**record, "found_by": found_by}
@@ -196,7 +196,8 @@ class _Candidate:
     def merged(self, place: int) -> MergedHit:
         hit = self.best
         found_by = tuple(FoundBy(query, rank, hit.score) for rank, query, hit in self._found)
-        return MergedHit(hit.id, hit.title, hit.text, hit.url, hit.date, 1 / (_RRF_K + place), place, found_by)
+        score = 1 / (_RRF_K + place)
+        return MergedHit(hit.id, hit.title, hit.text, hit.url, hit.date, score, place, found_by, metadata=hit.metadata)
 
 
 def _key(hit: Hit) -> str:

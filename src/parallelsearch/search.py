@@ -29,6 +29,7 @@ from parallelsearch.errors import (
     is_number,
 )
 from parallelsearch.retrieval.base import DegradedHits, Hit, Result
+from parallelsearch.retrieval.metadata import bounded
 from parallelsearch.retrieval.own import Backend, as_retriever
 from parallelsearch.untrusted import finite, whole
 
@@ -373,12 +374,15 @@ def _sound(result: object, name: str) -> Result:
 
 def _is_sound(hit: Hit) -> bool:
     texts = (hit.id, hit.title, hit.text, hit.url or "", hit.date or "")
-    return all(text.isascii() or whole(text) is text for text in texts) and finite(hit.score) is not None
+    is_plain = hit.metadata is None or bounded(hit.metadata) == hit.metadata
+    return is_plain and all(text.isascii() or whole(text) is text for text in texts) and finite(hit.score) is not None
 
 
 def _mended(hit: Hit) -> Hit:
     url, date = hit.url and whole(hit.url), hit.date and whole(hit.date)
-    return Hit(whole(hit.id), whole(hit.title), whole(hit.text), url, date, finite(hit.score) or 0.0, hit.rank)
+    metadata = None if hit.metadata is None else bounded(hit.metadata)
+    score = finite(hit.score) or 0.0
+    return Hit(whole(hit.id), whole(hit.title), whole(hit.text), url, date, score, hit.rank, metadata=metadata)
 
 
 class _Lane:
@@ -434,4 +438,5 @@ class _Cache:
 
     def _size(self, hit: Hit) -> int:
         text = len(hit.text) if hit.text.isascii() else 3 * len(hit.text)
-        return self._PER_HIT + text + len(hit.title) + len(hit.id) + len(hit.url or "")
+        beside = 0 if hit.metadata is None else self._PER_HIT + 2 * len(str(hit.metadata))
+        return self._PER_HIT + text + len(hit.title) + len(hit.id) + len(hit.url or "") + beside

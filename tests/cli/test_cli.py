@@ -20,9 +20,10 @@ from typer.testing import CliRunner
 from free_ports import free_port
 from parallelsearch.cli import doctor
 from parallelsearch.cli.app import COMMANDS, app, main
-from parallelsearch.cli.terminal import LiveNarrator, trajectory_view
+from parallelsearch.cli.terminal import LiveNarrator, retrieval_view, trajectory_view
 from parallelsearch.data import demo
 from parallelsearch.retrieval.base import Hit
+from parallelsearch.retrieving import Retrieval, merge
 from parallelsearch.rollout import Event
 from parallelsearch.trajectory import Query, Reading, Shown, Trajectory, Turn
 
@@ -106,6 +107,18 @@ def test_of_a_wide_round_only_what_the_model_was_shown_is_listed():
     assert sorted(re.findall(r"and (\d) more", wide)) == ["1", "2", "2", "2"]
     assert len(re.findall(r"Page", narrow)) == 9
     assert len(re.findall(r"Page", unknown)) == 12  # a record that does not say what was shown
+
+
+def test_where_a_hit_stands_is_shown_beside_its_title():
+    hit = Hit("1", "Contract", "Text.", metadata={"source": "/docs/contract.pdf", "page": "3\x1b[31m", "by": "A"})
+    trajectory = Trajectory("q?", turns=[Turn([Query("part", [hit])])])
+    retrieval = Retrieval("q?", merge(trajectory.queries, 1), trajectory.queries, trajectory)
+    screen = Console(file=io.StringIO(), width=100)
+    for view in (trajectory_view(trajectory, 100), retrieval_view(retrieval)):
+        screen.print(view)
+    shown = screen.file.getvalue()
+    assert shown.count("/docs/contract.pdf, page 3") == 2
+    assert "\x1b" not in shown
 
 
 def test_ask_json_is_the_trajectory_object(monet):

@@ -109,8 +109,9 @@ def test_help_examples_run(workplace, monkeypatch, name, line):
 
 
 def readme_blocks() -> list[tuple[str, str]]:
-    """Those of the README, and the Python of the page on models."""
-    own = [block for block in BLOCK.findall((ROOT / "docs" / "models.md").read_text()) if block[0] == "python"]
+    """Those of the README, and the Python of the pages on models and on search."""
+    pages = [(ROOT / "docs" / name).read_text() for name in ("models.md", "search.md")]
+    own = [block for page in pages for block in BLOCK.findall(page) if block[0] == "python"]
     return BLOCK.findall((ROOT / "README.md").read_text()) + own
 
 

@@ -64,7 +64,7 @@ def test_faults_are_messages(tmp_path: Path) -> None:
 
 
 def hostile(text: str = ESCAPES) -> Trajectory:
-    hit = Hit(text, text, text, text, text, 1.0, 1)
+    hit = Hit(text, text, text, text, text, 1.0, 1, metadata={"source": text, "page": text, text: text})
     turn = Turn([Query(text, [hit]), Query("q", error=text)], [text], thought=text, problems=[text])
     broken = Turn(finish="timeout", problems=[text])
     return Trajectory(text, [Segment("model", text)], [text], id=text, turns=[turn, broken], answer=text, error=text)

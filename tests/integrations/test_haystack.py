@@ -1,6 +1,7 @@
 """Haystack, the real library: its retrievers in our search, our search as a component of its pipelines."""
 
 import asyncio
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,6 +18,7 @@ from parallelsearch import Agent, Search
 from parallelsearch.data import demo
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.integrations.haystack import HaystackRetriever, ParallelSearchRetriever
+from parallelsearch.retrieval import build_index
 
 QUESTION = "Who is older, Claude Monet or Camille Pissarro?"
 
@@ -25,7 +27,7 @@ def test_a_document_store_is_searched_by_the_agent():
     store = InMemoryDocumentStore()
     store.write_documents(
         [
-            Document(id=passage.id, content=passage.text, meta={"title": passage.title})
+            Document(id=passage.id, content=passage.text, meta={"title": passage.title, "page_number": 3})
             for passage in demo.passages()
             if passage.title in ("Claude Monet", "Camille Pissarro", "Mont Blanc", "Danube")
         ]
@@ -35,6 +37,7 @@ def test_a_document_store_is_searched_by_the_agent():
     with Agent(policy, Search(HaystackRetriever(InMemoryBM25Retriever(store)), k=2)) as agent:
         found = agent.retrieve(QUESTION, k=2)
     assert {one.title for one in found.passages} == {"Claude Monet", "Camille Pissarro"}
+    assert [one.metadata for one in found.passages] == [{"page_number": 3}] * 2
     assert found.trajectory.search["retriever"] == "InMemoryBM25Retriever"
 
 
@@ -85,6 +88,16 @@ def test_a_pipeline_splits_is_saved_and_is_loaded_again():
         ParallelSearchRetriever(top_k=0)
     with pytest.raises(UsageError, match="top_k is the number of documents: a whole number, not 'x'"):
         ParallelSearchRetriever(top_k="x")
+
+
+def test_metadata_of_a_corpus_is_a_documents_meta(tmp_path):
+    line = {"id": "1", "text": "Notice is given in writing.", "source": "/docs/contract.pdf", "page": 3}
+    (tmp_path / "corpus.jsonl").write_text(json.dumps(line))
+    build_index(tmp_path / "corpus.jsonl", tmp_path / "index")
+    retriever = ParallelSearchRetriever(f"bm25:{tmp_path / 'index'}")
+    [document] = retriever.run("notice")["documents"]
+    retriever.close()
+    assert (document.meta["source"], document.meta["page"]) == ("/docs/contract.pdf", 3)
 
 
 def test_the_first_queries_of_several_threads_open_one_search():

@@ -13,7 +13,7 @@ from free_ports import free_port
 from parallelsearch import Agent, Search
 from parallelsearch.data import demo
 from parallelsearch.errors import SearchError, UsageError
-from parallelsearch.integrations import SharedSearch
+from parallelsearch.integrations import SharedSearch, hit_of
 from parallelsearch.integrations.langchain import LangChainRetriever, agent_tool, as_retriever
 from parallelsearch.retrieval import build_index
 
@@ -53,10 +53,14 @@ def store():
     return store
 
 
-def quick_agent(search="demo"):
+def quick_policy():
     policy = demo.DemoPolicy()
     policy.tokens_per_s = None
-    return Agent(policy, search)
+    return policy
+
+
+def quick_agent(search="demo"):
+    return Agent(quick_policy(), search)
 
 
 def test_a_vector_store_is_searched_by_the_agent(store):
@@ -66,6 +70,34 @@ def test_a_vector_store_is_searched_by_the_agent(store):
     assert (first.hits[0].title, second.hits[0].title) == ("Claude Monet", "Camille Pissarro")
     assert [hit.rank for hit in first.hits] == [1, 2]
     assert trajectory.search == {"kind": "langchain", "retriever": "VectorStoreRetriever", "k": 2}
+
+
+def test_metadata_comes_in_with_a_document_and_goes_out_with_one():
+    told = {"source": "/docs/contract.pdf", "page": 3, "section": "4.2", "title": "Contract", "raw": object()}
+    theirs = RunnableLambda(lambda query: [Document("Notice is given in writing.", id="c", metadata=dict(told))])
+    known = {"source": "/docs/contract.pdf", "page": 3, "section": "4.2"}
+    search = Search(LangChainRetriever(theirs))
+    with as_retriever(search) as retriever, as_retriever(search, split=quick_policy()) as splitting:
+        [document] = retriever.invoke("notice")
+        [merged] = splitting.invoke("notice")
+    assert document.metadata == known | {"title": "Contract", "score": 0.0, "rank": 1}
+    assert known.items() <= merged.metadata.items()
+    with quick_agent(search) as agent:
+        assert [hit.metadata for query in agent.ask(QUESTION).queries for hit in query.hits] == [known, known]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "url", "kept"),
+    [
+        ({"source": "https://a.org", "title": "T"}, "https://a.org", {"source": "https://a.org"}),
+        ({"url": "https://a.org", "source": "a.pdf"}, "https://a.org", {"source": "a.pdf"}),
+        ({"url": "file:///a.pdf"}, None, {"url": "file:///a.pdf"}),
+        ({"title": "T", "id": "1", "date": "2021", "score": 1, "rank": 2, "relevance_score": 3}, None, None),
+    ],
+)
+def test_what_no_field_has_taken_is_metadata(metadata, url, kept):
+    hit = hit_of("text", metadata, 1)
+    assert (hit.url, hit.metadata) == (url, kept)
 
 
 def test_a_shared_search_gives_each_retriever_as_many_as_it_wants():

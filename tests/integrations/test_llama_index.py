@@ -76,6 +76,15 @@ def test_an_index_is_searched_by_the_agent(index):
     assert trajectory.search == {"kind": "llama-index", "retriever": "VectorIndexRetriever", "k": 2}
 
 
+def test_metadata_comes_in_with_a_node_and_goes_out_with_one():
+    told = {"file_name": "contract.pdf", "page_label": "3"}
+    node = TextNode(id_="c", text="Notice is given in writing.", metadata=told)
+    index = VectorStoreIndex([node], embed_model=BagOfWords())
+    with as_retriever(Search(LlamaIndexRetriever(index.as_retriever()))) as retriever:
+        [found] = retriever.retrieve("notice")
+    assert found.node.metadata == told | {"title": "contract.pdf", "score": found.score, "rank": 1}
+
+
 async def test_a_failure_is_a_value():
     search = Search(LlamaIndexRetriever(Broken()))
     found = await search.find("anything")

@@ -36,7 +36,10 @@ class Counting(Retriever):
             return SearchError("no")
         if query == "empty":
             return []
-        return [Hit(f"{query}{n}", query, "x\x00\n😀", None, "2020", 0.1 * n, n) for n in range(1, k + 1)]
+        return [
+            Hit(f"{query}{n}", query, "x\x00\n😀", None, "2020", 0.1 * n, n, metadata={"page": n})
+            for n in range(1, k + 1)
+        ]
 
     def describe(self):
         return {"kind": "counting", "version": self.version}

@@ -26,6 +26,7 @@ from parallelsearch.errors import (
     TransientSearchError,
     UsageError,
 )
+from parallelsearch.retrieval import milvus
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.dense import DenseRetriever, build_dense
 from parallelsearch.retrieval.encoder import Encoder
@@ -34,7 +35,12 @@ from parallelsearch.retrieval.milvus import MilvusRetriever, build_milvus, witho
 from parallelsearch.retrieval.store import corpus_sha256
 
 HELD = [Passage(f"p{n}", f"Town {n}", f"Town {n} lies {n * 7 % 100} km from the sea.") for n in range(60)]
-HELD.append(Passage("web", "Élan", 'Quotes "and" ünï\ncode 🙂', url="https://example.org/a", date="2026-01-02"))
+HELD.append(
+    Passage(
+        *("web", "Élan", 'Quotes "and" ünï\ncode 🙂', "https://example.org/a", "2026-01-02"),
+        metadata={"by": "Ünä", "page": 3},
+    )
+)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +110,23 @@ async def test_every_field_comes_back_as_it_was(database: str, opened: list[Milv
     opened.append(retriever := MilvusRetriever(database, mode="bm25"))
     [hits] = await retriever.search_many(["quotes"], 1)
     assert isinstance(hits, list)
-    assert Passage(hits[0].id, hits[0].title, hits[0].text, hits[0].url, hits[0].date) == HELD[-1]
+    found = hits[0]
+    assert Passage(found.id, found.title, found.text, found.url, found.date, metadata=found.metadata) == HELD[-1]
+
+
+async def test_a_collection_from_before_there_was_metadata_is_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: list[MilvusRetriever]
+) -> None:
+    row = milvus._row
+    monkeypatch.setattr(milvus, "_FORMAT", 1)
+    monkeypatch.delitem(milvus._MAX_BYTES, "metadata")
+    monkeypatch.setattr(milvus, "_row", lambda passage: {k: v for k, v in row(passage).items() if k != "metadata"})
+    build_milvus(HELD, str(tmp_path / "old.db"))
+    monkeypatch.undo()
+    opened.append(retriever := MilvusRetriever(str(tmp_path / "old.db")))
+    [hits] = await retriever.search_many(["quotes"], 1)
+    assert isinstance(hits, list)
+    assert (hits[0].id, hits[0].metadata) == ("web", None)
 
 
 async def test_bad_queries_stand_in_their_places(database: str, opened: list[MilvusRetriever]) -> None:

@@ -53,7 +53,7 @@ class Told(BlockingRetriever):
             "late": SearchTimeoutError("too late"),
             "again": TransientSearchError("come again", 7.0),
             "part": DegradedHits([Hit("a", "A", "b", score=1.5, rank=1)], ["dense: down"]),
-        }.get(query) or [Hit(str(os.getpid()), "T", query, "https://a.b", "2020", 0.25, 1)]
+        }.get(query) or [Hit(str(os.getpid()), "T", query, "https://a.b", "2020", 0.25, 1, metadata={"page": 3})]
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ async def test_failures_and_partial_answers_travel(told: ProcessRetriever) -> No
     assert isinstance(part, DegradedHits)
     assert part.failures == ("dense: down",)
     assert isinstance(hits, list)
-    assert hits[0] == Hit(hits[0].id, "T", "x", "https://a.b", "2020", 0.25, 1)
+    assert hits[0] == Hit(hits[0].id, "T", "x", "https://a.b", "2020", 0.25, 1, metadata={"page": 3})
     [refused] = await told.search_many(["refuse"], 1)
     assert isinstance(refused, TransientSearchError)
     with pytest.raises(SearchError, match="told failed: ZeroDivisionError: oh"):

@@ -91,7 +91,9 @@ def test_an_unreadable_passage_fails_its_query_only():
 
 
 def test_what_the_server_writes_is_what_the_client_reads():
-    hit = Hit("1", 'The "Big" One', "line 1\nline 2", "http://u", "2021-01-01", 0.25, 1)
+    hit = Hit(
+        "1", 'The "Big" One', "line 1\nline 2", "http://u", "2021-01-01", 0.25, 1, metadata={"page": 3, "by": ["A"]}
+    )
     body = {"result": [[{"document": document_of(hit), "score": hit.score}]]}
     assert read_reply(json.dumps(body).encode(), 1, 1) == [[hit]]
 

@@ -19,7 +19,7 @@ from parallelsearch.retrieval.replay import RecordingRetriever, ReplayRetriever
 from parallelsearch.search import Search
 
 HITS = [
-    Hit("1", 'T "q"', "líne\n\x00\u2028 😀", "http://u", "2020-01-01", 0.1 + 0.2, 1),
+    Hit("1", 'T "q"', "líne\n\x00\u2028 😀", "http://u", "2020-01-01", 0.1 + 0.2, 1, metadata={"page": 3}),
     Hit("2", "\ud800", "", None, None, float("-inf"), 2),
     Hit("3", "t", "x" * 10_000, None, None, 5e-324, 3),
 ]

@@ -18,7 +18,7 @@ from parallelsearch.errors import DataError, IndexDamagedError, ParallelSearchEr
 from parallelsearch.retrieval import store
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.store import (
-    FORMAT_VERSION,
+    FORMAT_WITH_METADATA,
     IndexBuilder,
     PassageStore,
     PassageWriter,
@@ -278,8 +278,8 @@ def test_no_index_is_told_from_a_wrong_one(tmp_path: Path):
     ("changes", "words"),
     [
         (
-            {"format_version": FORMAT_VERSION + 1, "package_version": "9.1"},
-            r"format 2 \(written by parallelsearch 9\.1\)",
+            {"format_version": FORMAT_WITH_METADATA + 1, "package_version": "9.1"},
+            r"format 3 \(written by parallelsearch 9\.1\), and this version reads formats 1 and 2",
         ),
         ({"num_passages": "4"}, "'num_passages' is missing or not of type int"),
         ({"files": {"passages.bin": {}}}, r"no size for 'passages\.bin'"),

@@ -79,7 +79,13 @@ TURNS = {
     ],
 }  # fmt: skip
 HOSTILE_PASSAGES = [
-    Passage("h1", f"Hostile {ATTACK}", f"hostile one {ATTACK}", "javascript:window.attacked=6"),
+    Passage(
+        "h1",
+        f"Hostile {ATTACK}",
+        f"hostile one {ATTACK}",
+        "javascript:window.attacked=6",
+        metadata={"source": f"/docs/{ATTACK}", "page": 3},
+    ),
     Passage("h2", "Hostile two", f"hostile two {ATTACK}", "data:text/html,<script>window.attacked=7</script>"),
     Passage("h3", "Hostile three", "hostile three one two", "https://example.org/\"onmouseover='window.attacked=8'"),
 ]

@@ -34,7 +34,14 @@ PASSAGES = [
     Passage("paris", "Paris", "Paris is the capital of France, on the river Seine."),
     Passage("rome", "Rome", "Rome is the capital of Italy, on the river Tiber."),
     Passage("madrid", "Madrid", "Madrid is the capital of Spain, on the river Manzanares."),
-    Passage("odd", 'The "odd" one', "Zürich is no capital.\nIt lies on the Limmat 😀.", "https://z.ch", "2020-02-02"),
+    Passage(
+        "odd",
+        'The "odd" one',
+        "Zürich is no capital.\nIt lies on the Limmat 😀.",
+        "https://z.ch",
+        "2020-02-02",
+        metadata={"source": "/maps/Zürich.pdf", "page": 3},
+    ),
 ]
 
 

@@ -13,13 +13,16 @@ from pydantic import ValidationError
 
 from parallelsearch.dialects import open_dialect
 from parallelsearch.events import EventStream
+from parallelsearch.retrieval.base import Hit
 from parallelsearch.rollout import Event
+from parallelsearch.server.answering import reply_of, summary_of
 from parallelsearch.server.asking import Asked, ChatLimits
 from parallelsearch.server.chat_api import ChatBody, read_chat_request
 from parallelsearch.server.chatting import pace_for
 from parallelsearch.server.limits import PendingQueries, RefusalError
-from parallelsearch.server.live_events import EventWriter
-from parallelsearch.server.responses_api import ResponsesBody, read_responses_request
+from parallelsearch.server.live_events import EventWriter, hit_object
+from parallelsearch.server.responses_api import ResponsesBody, read_responses_request, search_item
+from parallelsearch.trajectory import Query, Shown, Trajectory, Turn
 from virtual_time import in_virtual_time
 
 
@@ -31,6 +34,20 @@ def test_text_that_arrives_together_is_sent_together():
         ("turn", None),
         ("text", " a b"),
     ]
+
+
+def test_callers_are_told_where_a_passage_stands():
+    known, unknown = Hit("1", "T", "in writing", metadata={"source": "/a.pdf", "page": 3}), Hit("2", "U", "x")
+    turn = Turn([Query("q", [known, unknown])], shown=[Shown(1, "1", 0, 10), Shown(2, "2", 0, 1)])
+    trajectory = Trajectory("How?", turns=[turn], answer="in writing", stop="answer")
+    summary = summary_of(reply_of(trajectory), 100)
+    assert [(one["place"], one["metadata"]) for one in summary["sources"]] == [
+        ("/a.pdf, page 3", {"source": "/a.pdf", "page": 3}),
+        (None, None),
+    ]
+    assert [one["place"] for one in summary["citations"]] == ["/a.pdf, page 3"]
+    results = search_item("s", "q", "completed", [hit_object(hit, 100) for hit in (known, unknown)])["results"]
+    assert [one["attributes"] for one in results] == [{"rank": 0, "place": "/a.pdf, page 3"}, {"rank": 0}]
 
 
 # ---- requests --------------------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ async def check_tools(client: Client) -> None:
     assert not one.is_error
     (hit,) = one.structured_content["hits"]
     assert (hit["id"], hit["title"], hit["rank"]) == ("rome", "Rome", 1)
+    assert "metadata" not in hit
     assert json.loads(one.content[0].text) == one.structured_content  # for clients that read text only
 
     failed = await client.call_tool("search", {"query": "this fails"})
@@ -122,9 +123,10 @@ async def test_a_token_guards_the_tools_over_http(tmp_path, monkeypatch):
             refused = await http.post(server.url, json={})
             assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
         retriever = McpRetriever(server.url)
-        results = await retriever.search_many(["Tiber", "this fails"], 1)
+        results = await retriever.search_many(["Tiber", "this fails", "Limmat"], 1)
         assert results[0][0].id == "rome"
         assert isinstance(results[1], SearchError)
+        assert results[2][0].metadata == {"source": "/maps/Zürich.pdf", "page": 3}
         await retriever.aclose()
 
 

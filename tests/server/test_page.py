@@ -284,6 +284,7 @@ def test_hostile_text_stays_text(open_page, hostile_server):
     assert "<img src=x onerror=" in page.locator(".answer.not-found .why").first.inner_text()
     assert "<u>one</u>" in page.locator(".query h4").first.inner_text()
     assert "<script>window.attacked=2</script>" in page.locator(".hits").first.inner_text()
+    assert ", page 3" in page.locator(".hits .why").first.inner_text()
     links = [link.get_attribute("href") for link in results.locator("a").all()]
     assert all(link.startswith("https://") for link in links)
     assert "[click](javascript:alert(1))" in results.inner_text()

@@ -84,6 +84,8 @@ def test_edges_of_a_request(server: SearchProcess):
         {"queries": ["Zürich 😀", "capital\x00\x1b", "zzz"], "topk": 1, "return_scores": True, "other": 1}
     )
     assert reply["result"][0][0]["document"]["date"] == "2020-02-02"
+    assert reply["result"][0][0]["document"]["metadata"] == PASSAGES[3].metadata
+    assert "metadata" not in reply["result"][1][0]["document"]
     assert reply["result"][0][0]["document"]["contents"] == f'"The "odd" one"\n{PASSAGES[3].text}'
     assert reply["result"][1][0]["document"]["text"]
     assert reply["result"][2] == []

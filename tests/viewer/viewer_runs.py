@@ -78,7 +78,13 @@ def training_run(folder: Path, steps: tuple[int, ...] = (0, 10, 20)) -> Path:
 
 def hostile_trajectory(id: str = "hostile") -> Trajectory:
     """Markup and script in every field that a stranger can write."""
-    hit = Hit(ATTACK, ATTACK, ATTACK, url="javascript:window.hacked=5", score=float("nan"), rank=1)
+    hit = Hit(
+        *(ATTACK, ATTACK, ATTACK),
+        url="javascript:window.hacked=5",
+        metadata={ATTACK: ATTACK, "page": [ATTACK]},
+        score=float("nan"),
+        rank=1,
+    )
     return Trajectory(
         question=ATTACK,
         segments=[

@@ -20,6 +20,7 @@ from rich.text import Text
 from parallelsearch import grammar
 from parallelsearch.grounding import nearest, sentence_of, sources_of
 from parallelsearch.retrieval.base import Hit
+from parallelsearch.retrieval.metadata import place_of
 from parallelsearch.retrieving import Retrieval
 from parallelsearch.rewards import PARTS
 from parallelsearch.rollout import Event
@@ -99,6 +100,8 @@ def _query_panel(query: Query, width: int, hits: Sequence[Hit]) -> RenderableTyp
         body.append("nothing found", style="dim")
     for hit in hits:
         body.append(_shorten(hit.title or hit.id, width - 6) + "\n", style="cyan")
+        if place := place_of(hit):
+            body.append(_shorten(place, width - 6) + "\n")
         body.append(_shorten(hit.text, 2 * (width - 6)) + "\n", style="dim")
     if num_left := len(query.hits) - len(hits):
         body.append(f"and {num_left} more\n", style="dim")
@@ -137,6 +140,8 @@ def retrieval_view(found: Retrieval) -> RenderableType:
     for passage in found.passages:
         head = Text(f"{passage.rank:>3}  ")
         head.append(_shorten(passage.title or passage.id, 200), style="cyan")
+        if place := place_of(passage):
+            head.append(f"  {_shorten(place, 200)}", style="dim")
         parts += [head, Padding(Text(_shorten(passage.text, 600)), (0, 0, 0, 5))]
         parts.append(Text(f"     found by: {_shorten('; '.join(passage.queries), 300)}", style="dim"))
     calls = _count(found.trajectory.num_llm_calls, "LLM call")

@@ -118,8 +118,10 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[int, Any]]:
     """`(number, record)` of JSON Lines, a JSON array, CSV or TSV (each plain, gzip, zstd), or of a Parquet file."""
     kind = kind_of_name(path)
     if kind in (".csv", ".tsv"):
-        for line, _, record in read_table(path)[1]:
-            yield line, {name: _cell(value) for name, value in record.items() if value.strip()}
+        names, rows = read_table(path)
+        names = [name.lower() for name in names]
+        for line, _, values in rows:
+            yield line, {name: _cell(value) for name, value in zip(names, values, strict=True) if value.strip()}
     elif kind == ".parquet":
         yield from ParquetRecords(path)
     else:

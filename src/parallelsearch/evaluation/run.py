@@ -24,6 +24,7 @@ from parallelsearch.evaluation.manifest import Manifest, describe_machine, hash_
 from parallelsearch.evaluation.metrics import Row, row_of, subsets_of, summarise
 from parallelsearch.limits import Limits, Prices
 from parallelsearch.policy.base import Policy, Sampling
+from parallelsearch.retrieval.metadata import METADATA_SHA256
 from parallelsearch.rollouts import MAX_CONCURRENT, rollout_each
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Question, Trajectory
@@ -163,11 +164,19 @@ def describe_setup(
         },
         "policy": policy.describe(),
         **({} if reader is None else {"reader": reader.describe()}),
-        "search": search.describe(),
+        "search": _deciding(search.describe()),
         "limits": asdict(settings.limits),
         "sampling": {**asdict(settings.sampling), "seed": settings.seed},
         "streaming_dispatch": settings.streaming_dispatch,
     }
+
+
+def _deciding(description: Any) -> Any:
+    """A search's description without the hash of metadata, which no model is shown: a run goes on with an index that has
+    been built again for the sake of it, and is compared with those before."""
+    if isinstance(description, dict):
+        return {name: _deciding(value) for name, value in description.items() if name != METADATA_SHA256}
+    return [_deciding(value) for value in description] if isinstance(description, list) else description
 
 
 def as_set(questions: QuestionSet | Sequence[Question]) -> QuestionSet:

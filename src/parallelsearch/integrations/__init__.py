@@ -23,6 +23,7 @@ from parallelsearch.errors import SearchError, TransientSearchError, UsageError,
 from parallelsearch.grounding import sentence_of
 from parallelsearch.policy.base import Policy
 from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
+from parallelsearch.retrieval.metadata import bounded
 from parallelsearch.retrieval.own import Backend
 from parallelsearch.retrieving import DEFAULT_K, MergedHit, splitting
 from parallelsearch.search import Search, check_k
@@ -36,6 +37,8 @@ TOOL_DESCRIPTION = (
     "which are looked up at the same time."
 )
 
+_TAKEN = frozenset(("id", "title", "date", "score", "relevance_score", "rank"))
+"""Names in another framework's metadata whose values are fields of a hit."""
 
 # ---- theirs as ours --------------------------------------------------------------------------------------------------
 
@@ -70,20 +73,24 @@ class ForeignRetriever(Retriever):
 
 
 def hit_of(text: str, metadata: Mapping[str, Any], rank: int, id: str | None = None, score: float | None = None) -> Hit:
-    """A hit from text and the metadata that frameworks commonly give. The score is 0 where none is told."""
-    source = str(metadata.get("url") or metadata.get("source") or "")
+    """A hit from text and the metadata that frameworks commonly give; what no field of a hit has taken is the hit's metadata.
+    The score is 0 where none is told."""
+    found = (metadata.get(name) for name in ("url", "source"))
+    url = next((text for text in found if isinstance(text, str) and text.startswith(("http://", "https://"))), None)
+    date = metadata.get("date")
     if score is None:
         known = metadata.get("score", metadata.get("relevance_score"))
         score = float(known) if isinstance(known, int | float) else 0.0
-    date = metadata.get("date")
+    taken = _TAKEN if url is None else _TAKEN | {"url"}
     return Hit(
         id=str(id or metadata.get("id") or hashlib.sha256(text.encode()).hexdigest()[:16]),
         title=str(metadata.get("title") or metadata.get("file_name") or ""),
         text=text,
-        url=source if source.startswith(("http://", "https://")) else None,
+        url=url,
         date=None if date is None else str(date),
         score=score,
         rank=rank,
+        metadata=bounded({name: value for name, value in metadata.items() if name not in taken}),
     )
 
 
@@ -198,10 +205,10 @@ class Closing:
 
 
 def metadata_of(hit: Hit) -> dict[str, Any]:
-    """What travels beside the text of a passage; unknown fields are left out. `queries` are the sub-queries that found it,
-    where the question was split."""
+    """What travels beside the text of a passage: its metadata, and the fields that are known. `queries` are the sub-queries
+    that found it, where the question was split."""
     fields = {"title": hit.title, "url": hit.url, "date": hit.date, "score": hit.score, "rank": hit.rank}
-    known = {name: value for name, value in fields.items() if value not in (None, "")}
+    known = (hit.metadata or {}) | {name: value for name, value in fields.items() if value not in (None, "")}
     return {**known, "queries": list(hit.queries)} if isinstance(hit, MergedHit) else known
 
 

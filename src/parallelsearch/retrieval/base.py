@@ -11,7 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from parallelsearch.errors import SearchError, UsageError
@@ -19,13 +19,15 @@ from parallelsearch.errors import SearchError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of text that can be found. `url` and `date` are known for web results only."""
+    """A piece of text that can be found. `metadata` is what else is known of it, small plain values by name
+    (`retrieval.metadata`), for the caller: no model is shown it."""
 
     id: str
     title: str
     text: str
     url: str | None = None
     date: str | None = None
+    metadata: dict[str, Any] | None = field(default=None, kw_only=True, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,9 @@ class Hit(Passage):
 
     @classmethod
     def of(cls, passage: Passage, score: float, rank: int) -> Hit:
-        return cls(passage.id, passage.title, passage.text, passage.url, passage.date, score, rank)
+        return cls(
+            passage.id, passage.title, passage.text, passage.url, passage.date, score, rank, metadata=passage.metadata
+        )
 
 
 Result = list[Hit] | SearchError

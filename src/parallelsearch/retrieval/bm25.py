@@ -211,6 +211,7 @@ def build_bm25(
             corpus_sha256=writer.corpus_sha256,
             num_passages=writer.num_passages,
             settings=_settings(analyzer, k1, b, title_weight, len(counts.vocabulary)),
+            metadata_sha256=writer.metadata_sha256,
         )
     if on_progress is not None:
         on_progress(manifest.num_passages, manifest.num_passages)

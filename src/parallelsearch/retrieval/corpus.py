@@ -10,10 +10,11 @@ Ids are unique: each costs about 100 bytes of memory while reading (a 64-bit has
 
 from __future__ import annotations
 
+import bisect
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from parallelsearch.files import (
     read_table,
 )
 from parallelsearch.retrieval.base import Passage
-from parallelsearch.retrieval.documents import DOCUMENTS, read_document
+from parallelsearch.retrieval.documents import DOCUMENTS, PagedPassage, read_document
+from parallelsearch.retrieval.metadata import metadata_of
 from parallelsearch.untrusted import whole
 
 DEFAULT_CHUNK_WORDS, DEFAULT_CHUNK_OVERLAP = 100, 20
@@ -36,13 +38,15 @@ CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff
 
 Located = tuple[int | None, Passage]
 _COLUMNS = ("id", "title", "text", "contents", "url", "date")
+_FIELDS, _WITHOUT_DATE = frozenset(_COLUMNS), frozenset(_COLUMNS) - {"date"}
 _WORD = re.compile(rf"[{CJK}]|[^\s{CJK}]+")
 
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
 def passage_of(record: Any, path: str, line: int | None) -> Passage:
-    """A corpus record as a passage: `{id, title, text}`, or Search-R1's `{id, contents: '"Title"\\nbody'}`."""
+    """A corpus record as a passage: `{id, title, text}`, or Search-R1's `{id, contents: '"Title"\\nbody'}`. Its other fields
+    are the passage's metadata."""
     if not isinstance(record, dict):
         raise DataError(path, line, f"expected an object with id, title and text, found {type(record).__name__}")
     if "text" not in record and "contents" in record:
@@ -73,12 +77,14 @@ def passage_of(record: Any, path: str, line: int | None) -> Passage:
     if not values["text"].strip() and not values["title"].strip():
         raise DataError(path, line, "text and title are both empty", field="text")
     url, date = record.get("url"), record.get("date")
+    is_dated = isinstance(date, str) or date is None
     return Passage(
         values["id"],
         values["title"],
         values["text"],
         whole(url) if isinstance(url, str) else None,
         whole(date) if isinstance(date, str) else None,
+        metadata=metadata_of(record, _FIELDS if is_dated else _WITHOUT_DATE),
     )
 
 
@@ -101,22 +107,23 @@ def _passages(path: Path, records: Iterable[tuple[int, Any]], on_bad: OnBad | No
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _columns(header: Iterable[str], path: Path) -> dict[str, int]:
-    """Where each known column is; names are compared without case and spaces."""
+def _columns(header: Sequence[str], path: Path) -> dict[str, int]:
+    """Where each column is. The names of a passage's fields are compared without case and spaces; others are metadata."""
     names = [name.strip().lower() for name in header]
     found = {name: names.index(name) for name in _COLUMNS if name in names}
     if "text" not in found and "contents" not in found:
         held = ", ".join(names)[:200] or "nothing"
         raise DataError(str(path), 1, f"expected a column 'text' (and id, title), found: {held}", field="text")
-    return found
+    others = {header[at].strip(): at for at, name in enumerate(names) if name and name not in _FIELDS}
+    return {**others, **found}
 
 
 def _read_csv(path: Path, on_bad: OnBad | None) -> Iterator[tuple[int, Any]]:
     """`(line, record)` of a table with a header. Without an id column the id is the number of the row, from 1."""
     names, rows = read_table(path, on_bad)
     columns = _columns(names, path)
-    for line, row, found in rows:
-        record: dict[str, Any] = {name: found[name] for name in columns}
+    for line, row, values in rows:
+        record: dict[str, Any] = {name: values[at] for name, at in columns.items()}
         record.setdefault("id", str(row))
         yield line, record
 
@@ -125,6 +132,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Any]]:
     """`(row, record)`, from 1. Without an id column the id is the number of the row."""
     file = ParquetRecords(path)
     columns = {name: file.names[at] for name, at in _columns(file.names, path).items()}
+    columns = {name: column for name, column in columns.items() if name in _FIELDS or file.is_small(column)}
     row = 0
     for batch in file.batches(list(columns.values())):
         for found in batch:
@@ -175,13 +183,19 @@ def _read_folder(folder: Path, on_bad: OnBad | None) -> Iterator[Located]:
 
 
 def chunk_passage(passage: Passage, chunk_words: int, chunk_overlap: int = DEFAULT_CHUNK_OVERLAP) -> Iterator[Passage]:
-    """Pieces of at most `chunk_words` words, each repeating the last `chunk_overlap` of the one before; id `ID#0`, ..."""
+    """Pieces of at most `chunk_words` words, each repeating the last `chunk_overlap` of the one before; id `ID#0`, ... One of
+    a document with pages says on which it begins."""
+    page_starts = passage.page_starts if isinstance(passage, PagedPassage) else ()
     spans = [match.span() for match in _WORD.finditer(passage.text)] or [(0, 0)]
     first = 0
     for number in range(len(spans)):
         last = min(first + chunk_words, len(spans)) - 1
-        text = passage.text[spans[first][0] : spans[last][1]]
-        yield Passage(f"{passage.id}#{number}", passage.title, text, passage.url, passage.date)
+        start = spans[first][0]
+        text = passage.text[start : spans[last][1]]
+        metadata = passage.metadata
+        if page_starts:
+            metadata = {**(metadata or {}), "page": bisect.bisect_right(page_starts, start)}
+        yield Passage(f"{passage.id}#{number}", passage.title, text, passage.url, passage.date, metadata=metadata)
         if last == len(spans) - 1:
             return
         first = last + 1 - chunk_overlap

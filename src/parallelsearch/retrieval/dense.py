@@ -82,7 +82,12 @@ def build_dense(
         if writer.num_passages:
             with _VectorLog(build.folder, dtype, encoder, writer.corpus_sha256) as log:
                 _encode_rest(PassageStore(build.folder), encoder, log, BATCHES_PER_BLOCK * batch_size, tell)
-        manifest = build.finish(corpus_sha256=writer.corpus_sha256, num_passages=writer.num_passages, settings=settings)
+        manifest = build.finish(
+            corpus_sha256=writer.corpus_sha256,
+            num_passages=writer.num_passages,
+            settings=settings,
+            metadata_sha256=writer.metadata_sha256,
+        )
     return BuildReport(
         manifest.num_passages,
         report.num_skipped,

@@ -14,18 +14,28 @@ import logging
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import DataError, require
 from parallelsearch.files import MAX_LINE_BYTES, decoded, open_bytes
 from parallelsearch.retrieval.base import Passage
+from parallelsearch.retrieval.metadata import bounded
 from parallelsearch.untrusted import whole
 
 MAX_PAGES = 5_000
 MAX_TITLE_CHARS = 300
 Document = tuple[str, str]
 """Title, which may be empty, and text."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagedPassage(Passage):
+    """A document with pages: where in its text each of them begins."""
+
+    page_starts: tuple[int, ...] = field(default=(), kw_only=True)
+
 
 # ---- text ------------------------------------------------------------------------------------------------------------
 
@@ -280,7 +290,8 @@ _NO_TITLE = re.compile(r"(?i)untitled|microsoft word|microsoft powerpoint|\.(?:d
 """What programs write into the field where a person wrote nothing."""
 
 
-def _pdf_document(data: bytes, path: Path) -> Document:
+def _pdf_document(data: bytes, path: Path) -> tuple[str, str, tuple[int, ...]]:
+    """Title, text, and where in it each page begins."""
     pypdf = require("pypdf", "files")
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # a damaged file is named once, by us
     try:
@@ -302,10 +313,14 @@ def _pdf_document(data: bytes, path: Path) -> Document:
     except Exception as error:  # what a damaged file makes a parser raise cannot be listed
         problem = f"is not a PDF that can be read ({type(error).__name__}: {str(error)[:100]})"
         raise DataError(str(path), None, problem) from error
-    text = "\n\n".join(whole(text).replace("\x00", "").strip() for text in texts).strip()
+    pages = [whole(text).replace("\x00", "").strip() for text in texts]
+    text = "\n\n".join(pages).lstrip()
+    first = len(text) - sum(len(page) + 2 for page in pages) + 2  # pages before the text are empty
+    starts = tuple(itertools.accumulate((len(page) + 2 for page in pages[:-1]), initial=first))
+    text = text.rstrip()
     if not text:
         raise DataError(str(path), None, "holds no text, only pictures of it; run it through text recognition first")
-    return written or " ".join(text.split("\n", 1)[0].split()), text
+    return written or " ".join(text.split("\n", 1)[0].split()), text, starts
 
 
 def _pdf_title(metadata: Any) -> str:
@@ -329,8 +344,9 @@ DOCUMENTS = (*_TEXTS, ".pdf")
 
 
 def read_document(path: Path, name: str) -> Passage | None:
-    """A file as one passage with the id `name`. None if it is empty."""
+    """A file as one passage with the id `name`, which is also its metadata's `source`. None if it is empty."""
     kind = path.suffix.lower()
+    page_starts: tuple[int, ...] = ()
     with open_bytes(path) as file:
         data = file.read(MAX_LINE_BYTES + 1)
     if len(data) > MAX_LINE_BYTES:
@@ -338,7 +354,7 @@ def read_document(path: Path, name: str) -> Passage | None:
     if not data.strip():
         return None
     if kind == ".pdf":
-        title, text = _pdf_document(data, path)
+        title, text, page_starts = _pdf_document(data, path)
     else:
         data = data.removeprefix(b"\xef\xbb\xbf")
         source = _html_source(data, path) if _TEXTS[kind] is html_document else decoded(data, path, None)
@@ -347,4 +363,5 @@ def read_document(path: Path, name: str) -> Passage | None:
         title, text = _TEXTS[kind](source)
     if not text.strip():
         return None
-    return Passage(name, title.strip()[:MAX_TITLE_CHARS].rstrip() or path.stem, text.strip())
+    title = title.strip()[:MAX_TITLE_CHARS].rstrip() or path.stem
+    return PagedPassage(name, title, text.strip(), metadata=bounded({"source": name}), page_starts=page_starts)

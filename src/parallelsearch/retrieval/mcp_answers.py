@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from parallelsearch.errors import SearchError, TransientSearchError
 from parallelsearch.retrieval.base import Hit, Passage, Result
+from parallelsearch.retrieval.metadata import bounded
 from parallelsearch.untrusted import finite, whole
 
 if TYPE_CHECKING:
@@ -160,7 +161,10 @@ def _passage(item: Any) -> tuple[Passage, float] | None:
     if not isinstance(identity, str | int) or identity == "":
         identity = url or hashlib.sha256(f"{title}\n{text}".encode("utf-8", "replace")).hexdigest()[:16]
     score = next((number for name in _SCORES if (number := finite(item.get(name))) is not None), 0.0)
-    return Passage(whole(str(identity)), title, text, url or None, _first(item, _DATES) or None), score
+    beside = item.get("metadata")
+    metadata = bounded(beside) if isinstance(beside, dict) else None
+    date = _first(item, _DATES) or None
+    return Passage(whole(str(identity)), title, text, url or None, date, metadata=metadata), score
 
 
 def _first(item: dict[str, Any], names: Iterable[str]) -> str:

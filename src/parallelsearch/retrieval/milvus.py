@@ -36,6 +36,7 @@ from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport,
 from parallelsearch.retrieval.dense import ENCODER, known_encoder
 from parallelsearch.retrieval.encoder import Encoder, Vectors, passage_text, plain_text
 from parallelsearch.retrieval.hybrid import DEFAULT_DEPTH, RRF_K
+from parallelsearch.retrieval.metadata import bounded
 from parallelsearch.retrieval.store import MANIFEST, PassageStore, corpus_sha256, open_manifest
 from parallelsearch.retrieval.vector_files import KIND, open_vectors
 from parallelsearch.retrieval.vectors import decode
@@ -47,13 +48,13 @@ MODES = ("bm25", "dense", "hybrid")
 Block = tuple[list[Passage], Vectors | None]
 
 _ABOUT = "parallelsearch.about"
-_FORMAT = 1
+_FORMAT, _FORMAT_WITHOUT_METADATA = 2, 1
 # Limits of Milvus: bytes of a text field, and hits of one search.
-_MAX_BYTES = {"id": 512, "title": 4_096, "contents": 65_535, "url": 4_096, "date": 128}
+_MAX_BYTES = {"id": 512, "title": 4_096, "contents": 65_535, "url": 4_096, "date": 128, "metadata": 32_768}
 _MAX_K = 16_384
 _LOAD_ROWS = 512
 _LEXICAL, _DENSE = "lexical", "dense"
-_OUTPUT = ["title", "contents", "url", "date"]
+_OUTPUT = ["title", "contents", "url", "date", "metadata"]
 # Milvus Lite knows the tokenizer only and passes over the filters: no stemming there.
 _ANALYZER = {
     "tokenizer": "standard",
@@ -225,18 +226,22 @@ def _storable(passages: Iterator[Passage], skipped: CorpusReport | None) -> Iter
 
 
 def _row(passage: Passage) -> dict[str, Any]:
+    metadata = None if passage.metadata is None else bounded(passage.metadata)
     return {
         "id": passage.id,
         "title": passage.title,
         "contents": f"{passage.title}\n{passage.text}",
         "url": passage.url or "",
         "date": passage.date or "",
+        "metadata": "" if metadata is None else json.dumps(metadata, ensure_ascii=False),
     }
 
 
 def _passage(id: str, entity: dict[str, Any]) -> Passage:
     title, contents = str(entity["title"]), str(entity["contents"])
-    return Passage(id, title, contents[len(title) + 1 :], entity.get("url") or None, entity.get("date") or None)
+    url, date, metadata = (entity.get(name) or None for name in ("url", "date", "metadata"))
+    beside = None if metadata is None else json.loads(metadata)
+    return Passage(id, title, contents[len(title) + 1 :], url, date, metadata=beside)
 
 
 def _create(client: Any, collection: str, about: dict[str, Any], overwrite: bool, timeout_s: float) -> None:
@@ -320,6 +325,8 @@ class MilvusRetriever(BlockingRetriever):
         self._client = connect(uri, timeout_s=timeout_s, token=token)
         try:
             self._about = self._open()
+            has_metadata = self._about["format"] != _FORMAT_WITHOUT_METADATA
+            self._output = _OUTPUT if has_metadata else _OUTPUT[:-1]
             recorded = self._about.get("encoder")
             self.mode: str = mode or ("hybrid" if recorded else "bm25")
             self.encoder = None if self.mode == "bm25" else self._open_encoder(recorded, encoder, device)
@@ -337,7 +344,7 @@ class MilvusRetriever(BlockingRetriever):
         if self.collection not in names:
             found = ", ".join(sorted(names)[:10]) or "none"
             raise IndexDamagedError(f"there is no collection '{self.collection}' {where} (found: {found})")
-        if about is None or about.get("format") != _FORMAT:
+        if about is None or about.get("format") not in (_FORMAT, _FORMAT_WITHOUT_METADATA):
             raise IndexDamagedError(
                 f"the collection '{self.collection}' {where} was not loaded by this version of parallelsearch. "
                 "Load one with build_milvus"
@@ -399,7 +406,7 @@ class MilvusRetriever(BlockingRetriever):
                 data=vectors.tolist() if is_dense and vectors is not None else texts,
                 anns_field=_DENSE if is_dense else _LEXICAL,
                 limit=k,
-                output_fields=_OUTPUT,
+                output_fields=self._output,
                 timeout=self.timeout_s,
             )
         pymilvus = require("pymilvus", "milvus")
@@ -411,7 +418,7 @@ class MilvusRetriever(BlockingRetriever):
             requests,
             pymilvus.RRFRanker(RRF_K),
             limit=k,
-            output_fields=_OUTPUT,
+            output_fields=self._output,
             timeout=self.timeout_s,
         )
 

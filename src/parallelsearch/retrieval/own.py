@@ -18,12 +18,14 @@ from typing import Any, Protocol
 
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever
+from parallelsearch.retrieval.metadata import metadata_of
 
 MAX_THREADS = 8
 """Calls of a function of one query that run at once; `Search(function, max_concurrency=1)` for one that must not."""
 _ONE = ("query", "q", "question", "text", "term", "keyword")
 _MANY = ("queries", "questions", "texts", "terms", "keywords")
 _FORMS = "an object with search_many(queries, k), a function of (queries, k) or of (query, k), each blocking or async"
+_KNOWN = frozenset(("id", "title", "text", "url", "date", "score", "rank"))
 _HITS = "a Hit, a dict with 'text', a pair (title, text) or a string"
 
 
@@ -209,6 +211,7 @@ def _made(fields: Mapping[str, Any], rank: int) -> Hit:
         None if date is None else str(date),
         float(fields.get("score") or 0.0),
         rank,
+        metadata=metadata_of(fields, _KNOWN),
     )
 
 

@@ -190,7 +190,7 @@ def _packed(result: Result) -> tuple[Any, ...]:
     if isinstance(result, SearchError):
         retry_after_s = result.retry_after_s if isinstance(result, TransientSearchError) else None
         return None, type(result).__name__, str(result), retry_after_s
-    hits = [(hit.id, hit.title, hit.text, hit.url, hit.date, hit.score, hit.rank) for hit in result]
+    hits = [(hit.id, hit.title, hit.text, hit.url, hit.date, hit.score, hit.rank, hit.metadata) for hit in result]
     return (hits, result.failures) if isinstance(result, DegradedHits) else (hits,)
 
 
@@ -200,5 +200,5 @@ def _unpacked(hits: list[tuple[Any, ...]] | None, *more: Any) -> Result:
         if kind == TransientSearchError.__name__:
             return TransientSearchError(message, retry_after_s)
         return _SEARCH_ERRORS.get(kind, SearchError)(message)
-    found = [Hit(*hit) for hit in hits]
+    found = [Hit(*fields, metadata=metadata) for *fields, metadata in hits]
     return DegradedHits(found, more[0]) if more else found

@@ -38,9 +38,9 @@ _MAX_MESSAGE_CHARS = 300
 # ---- the protocol ----------------------------------------------------------------------------------------------------
 
 
-def document_of(passage: Passage) -> dict[str, str]:
+def document_of(passage: Passage) -> dict[str, Any]:
     """A passage as `/retrieve` sends it. `contents` is what Search-R1's client reads."""
-    document = {
+    document: dict[str, Any] = {
         "id": passage.id,
         "title": passage.title,
         "text": passage.text,
@@ -50,6 +50,8 @@ def document_of(passage: Passage) -> dict[str, str]:
         document["url"] = passage.url
     if passage.date is not None:
         document["date"] = passage.date
+    if passage.metadata is not None:
+        document["metadata"] = passage.metadata
     return document
 
 

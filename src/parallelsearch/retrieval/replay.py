@@ -23,6 +23,7 @@ from typing import Any
 
 from parallelsearch.errors import DataError, SearchError, SearchTimeoutError, TransientSearchError, UsageError
 from parallelsearch.retrieval.base import BlockingRetriever, Hit, Result, Retriever
+from parallelsearch.retrieval.metadata import bounded
 
 FORMAT_VERSION = 1
 _HEADER_LINES = 100
@@ -37,12 +38,16 @@ _log = logging.getLogger(__name__)
 
 
 def hits_to_rows(hits: Sequence[Hit]) -> list[list[Any]]:
-    """Hits as plain lists: floats keep every bit in JSON, as Python writes them."""
-    return [[hit.id, hit.title, hit.text, hit.url, hit.date, hit.score, hit.rank] for hit in hits]
+    """Hits as plain lists: floats keep every bit in JSON, as Python writes them. Metadata stands last, where there is any."""
+    return [
+        [hit.id, hit.title, hit.text, hit.url, hit.date, hit.score, hit.rank]
+        + ([] if hit.metadata is None else [bounded(hit.metadata)])
+        for hit in hits
+    ]
 
 
 def rows_to_hits(rows: Sequence[Sequence[Any]]) -> list[Hit]:
-    return [Hit(*row) for row in rows]
+    return [Hit(*row) if len(row) < 8 else Hit(*row[:7], metadata=row[7]) for row in rows]
 
 
 def _line_of(query: str, k: int, result: Result) -> bytes:

@@ -1,7 +1,8 @@
 """The index folder: passages on disk, a manifest that says what is in it, and a build that is all or nothing.
 
 An index is a folder with `manifest.json`, the passages (`passages.bin`, one JSON array each, and `passages.offsets`,
-little-endian int64) and the files of its kind. It is built in a sibling folder, `OUT.partial`, and renamed when every
+little-endian int64) and the files of its kind. Its format is 1, or 2 where passages have metadata, the sixth value of the
+array: an index without any is what it always was. It is built in a sibling folder, `OUT.partial`, and renamed when every
 file is on the disk and listed in the manifest. A build that was killed never looks like an index; one that was started
 with a `resume_key` goes on where it was. This module does not know what BM25 or a vector is.
 """
@@ -28,8 +29,9 @@ from parallelsearch import __version__
 from parallelsearch.errors import DataError, IndexDamagedError, ParallelSearchError, UsageError
 from parallelsearch.files import PathLike, is_draft, remove_drafts, sync, write_json
 from parallelsearch.retrieval.base import Passage
+from parallelsearch.retrieval.metadata import METADATA_SHA256, Metadata, bounded
 
-FORMAT_VERSION = 1
+FORMAT_VERSION, FORMAT_WITH_METADATA = 1, 2
 MANIFEST = "manifest.json"
 PASSAGES, OFFSETS = "passages.bin", "passages.offsets"
 _MARKER = "partial.json"  # in a folder that is being built: whose build it is
@@ -42,7 +44,8 @@ _BLOCK_BYTES = 1 << 22
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """What an index holds. `corpus_sha256` is of the stored passages in their order, whatever file they came from, so
-    that two indexes of the same passages have the same one."""
+    that two indexes of the same passages have the same one. Metadata changes nothing that is found or read: it has a hash
+    of its own, where there is any."""
 
     kind: str
     corpus_sha256: str
@@ -53,6 +56,7 @@ class Manifest:
     format_version: int = FORMAT_VERSION
     package_version: str = ""
     created: str = ""
+    metadata_sha256: str | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -60,11 +64,13 @@ class Manifest:
 
     def describe(self) -> dict[str, Any]:
         """For `Retriever.describe`: what tells this index from another; nothing that depends on when it was built."""
+        known = {} if self.metadata_sha256 is None else {METADATA_SHA256: self.metadata_sha256}
         return {
             "kind": self.kind,
             "corpus_sha256": self.corpus_sha256,
             "num_passages": self.num_passages,
             "settings": dict(self.settings),
+            **known,
         }
 
 
@@ -129,10 +135,10 @@ def _manifest_of(record: Any, folder: Path, again: str) -> Manifest:
     if not isinstance(record, dict):
         raise damaged(f"expected an object, found {type(record).__name__}")
     version = record.get("format_version")
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, FORMAT_WITH_METADATA):
         raise damaged(
             f"the index has format {version!r} (written by parallelsearch {record.get('package_version', 'unknown')}), "
-            f"and this version reads format {FORMAT_VERSION}"
+            f"and this version reads formats {FORMAT_VERSION} and {FORMAT_WITH_METADATA}"
         )
     shapes: dict[str, type] = {
         "kind": str,
@@ -149,7 +155,11 @@ def _manifest_of(record: Any, folder: Path, again: str) -> Manifest:
     for name, entry in record["files"].items():
         if not isinstance(entry, dict) or not isinstance(entry.get("bytes"), int):
             raise damaged(f"field 'files' has no size for '{name}'")
-    return Manifest(format_version=FORMAT_VERSION, **{name: record[name] for name in shapes})
+    return Manifest(
+        format_version=version,
+        metadata_sha256=record.get(METADATA_SHA256),
+        **{name: record[name] for name in shapes},
+    )
 
 
 def _check_file(folder: Path, name: str, entry: Mapping[str, Any], verify: bool, again: str) -> None:
@@ -181,7 +191,8 @@ class PassageWriter:
     def __init__(self, folder: PathLike) -> None:
         self._passages = open(Path(folder) / PASSAGES, "wb", buffering=_BLOCK_BYTES)  # noqa: SIM115 - closed in close()
         self._offsets = open(Path(folder) / OFFSETS, "wb", buffering=_BLOCK_BYTES)  # noqa: SIM115 - closed in close()
-        self._hash = hashlib.sha256()
+        self._hash, self._metadata_hash = hashlib.sha256(), hashlib.sha256()
+        self._has_metadata = False
         self._at = 0
         self.num_passages = 0
         self._offsets.write((0).to_bytes(8, "little"))
@@ -189,8 +200,13 @@ class PassageWriter:
     def append(self, passage: Passage) -> int:
         """Write one passage; returns its row."""
         data = _encode(passage)
-        self._passages.write(data)
         self._hash.update(data)
+        metadata = None if passage.metadata is None else bounded(passage.metadata)
+        if metadata is not None:
+            data = _encode(passage, metadata)
+            self._metadata_hash.update(data)
+            self._has_metadata = True
+        self._passages.write(data)
         self._at += len(data)
         self._offsets.write(self._at.to_bytes(8, "little"))
         self.num_passages += 1
@@ -200,6 +216,11 @@ class PassageWriter:
     def corpus_sha256(self) -> str:
         """Of all passages so far, with their order; complete once the last one is in."""
         return self._hash.hexdigest()
+
+    @property
+    def metadata_sha256(self) -> str | None:
+        """Of all passages so far that have metadata; None if there are none."""
+        return self._metadata_hash.hexdigest() if self._has_metadata else None
 
     def close(self) -> None:
         for file in (self._passages, self._offsets):
@@ -215,10 +236,12 @@ class PassageWriter:
         self.close()
 
 
-def _encode(passage: Passage) -> bytes:
-    fields: list[str | None] = [passage.id, passage.title, passage.text]
-    if passage.url is not None or passage.date is not None:
+def _encode(passage: Passage, metadata: Metadata | None = None) -> bytes:
+    fields: list[Any] = [passage.id, passage.title, passage.text]
+    if passage.url is not None or passage.date is not None or metadata is not None:
         fields += [passage.url, passage.date]
+    if metadata is not None:
+        fields.append(metadata)
     # A lone surrogate cannot be UTF-8; the corpus reader has none, but passages may come from elsewhere.
     return (json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n").encode("utf-8", errors="replace")
 
@@ -266,7 +289,8 @@ class PassageStore(Sequence[Passage]):
             raise IndexError(f"row {row} of {len(self)} passages")
         data = self._bytes[self._ends.item(row) : self._ends.item(row + 1)]
         try:
-            return Passage(*json.loads(data))
+            fields = json.loads(data)
+            return Passage(*fields) if len(fields) < 6 else Passage(*fields[:5], metadata=fields[5])
         except (ValueError, TypeError) as error:
             raise IndexDamagedError(f"{self._path}: the passage in row {row} is damaged ({error})") from error
 
@@ -342,7 +366,14 @@ class IndexBuilder:
                 f"the index '{self.out}' could not be written: {error.strerror or error}"
             ) from error
 
-    def finish(self, *, corpus_sha256: str, num_passages: int, settings: Mapping[str, Any]) -> Manifest:
+    def finish(
+        self,
+        *,
+        corpus_sha256: str,
+        num_passages: int,
+        settings: Mapping[str, Any],
+        metadata_sha256: str | None = None,
+    ) -> Manifest:
         """Every file is written: list them with their hashes, put them on the disk for good, and take the name."""
         if num_passages < 1:
             raise DataError(str(self.out), None, "the corpus holds no passages, so there is nothing to index")
@@ -358,10 +389,13 @@ class IndexBuilder:
             num_passages=num_passages,
             settings=dict(settings),
             files=files,
+            format_version=FORMAT_VERSION if metadata_sha256 is None else FORMAT_WITH_METADATA,
             package_version=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
+            metadata_sha256=metadata_sha256,
         )
-        write_json(self.folder / MANIFEST, asdict(manifest), is_synced=True)
+        record = {name: value for name, value in asdict(manifest).items() if value is not None}
+        write_json(self.folder / MANIFEST, record, is_synced=True)
         sync(self.folder)
         self._take_name()
         self.manifest = manifest

@@ -16,6 +16,7 @@ from parallelsearch.dialect import PartsReader, PlainText
 from parallelsearch.grammar import TurnParts
 from parallelsearch.grounding import web_url
 from parallelsearch.retrieval.base import Hit
+from parallelsearch.retrieval.metadata import place_of
 from parallelsearch.rollout import Event
 
 
@@ -74,6 +75,7 @@ def hit_object(hit: Hit, max_chars: int) -> dict[str, Any]:
         "title": hit.title,
         "text": shortened(hit.text, max_chars),
         "url": web_url(hit.url),
+        "place": place_of(hit),
         "score": round(hit.score, 4) if math.isfinite(hit.score) else None,
         "rank": hit.rank,
     }

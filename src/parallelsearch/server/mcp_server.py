@@ -45,6 +45,7 @@ class FoundPassage(BaseModel):
     date: str | None
     score: float
     rank: int
+    metadata: Annotated[dict[str, Any] | None, Field(exclude_if=lambda value: value is None)] = None
 
 
 class SearchAnswer(BaseModel):
@@ -93,6 +94,7 @@ class CitedPassage(BaseModel):
     text: str
     url: str | None
     basis: str
+    place: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
 
 
 class AgentAnswer(BaseModel):

@@ -63,7 +63,11 @@ def search_openapi(settings: ServerSettings, splits: bool = False) -> Schema:
         "example": {"queries": ["capital of France", "capital of Italy"], "topk": 3, "return_scores": True},
     }
     document = _record(
-        {"id": _TEXT, "title": _TEXT, "text": _TEXT, "contents": _TEXT}, url=_TEXT, date=_TEXT, queries=_list(_TEXT)
+        {"id": _TEXT, "title": _TEXT, "text": _TEXT, "contents": _TEXT},
+        url=_TEXT,
+        date=_TEXT,
+        metadata=_OBJECT,
+        queries=_list(_TEXT),
     )
     scored = _record({"document": document, "score": _or_null(_NUMBER)})
     failure = _record({"kind": {"enum": ["transient", "timeout", "failed"]}, "message": _TEXT})
@@ -172,7 +176,7 @@ def _beside() -> Schema:
         "sources": _list(_COUNT),
     })  # fmt: skip
     turn = _record({"start_s": _NUMBER, "generate_s": _NUMBER, "num_tokens": _or_null(_COUNT), "queries": _list(query)})
-    named = {"number": _COUNT, "id": _TEXT, "title": _TEXT, "url": _or_null(_TEXT)}
+    named = {"number": _COUNT, "id": _TEXT, "title": _TEXT, "url": _or_null(_TEXT), "place": _or_null(_TEXT)}
     return _record({
         "answer": _or_null(_TEXT), "abstained": {"enum": [None, *get_args(AbstainReason)]},
         "question": _TEXT, "reading": _or_null(_record({
@@ -181,7 +185,7 @@ def _beside() -> Schema:
         })),
         "stop": {"enum": ["answer", "max_turns", "max_tokens", "timeout"]}, "elapsed_s": _NUMBER,
         "num_llm_calls": _COUNT, "num_searches": _COUNT, "num_subqueries": _COUNT, "turns": _list(turn),
-        "sources": _list(_record({**named, "text": _TEXT, "queries": _list(_TEXT)})),
+        "sources": _list(_record({**named, "text": _TEXT, "queries": _list(_TEXT), "metadata": _or_null(_OBJECT)})),
         "citations": _list(_record({**named, "basis": {"enum": list(get_args(Basis))}})),
         "invalid_citations": _list(_COUNT), "ignored": _list(_TEXT),
     })  # fmt: skip
@@ -215,7 +219,7 @@ def _response() -> Schema:
     })  # fmt: skip
     hit = _record({
         "file_id": _TEXT, "filename": _TEXT, "text": _TEXT, "score": _or_null(_NUMBER),
-        "attributes": _record({"rank": _COUNT}, url=_TEXT),
+        "attributes": _record({"rank": _COUNT}, url=_TEXT, place=_TEXT),
     })  # fmt: skip
     search = _record({
         "id": _TEXT, "type": {"const": "file_search_call"}, "queries": _list(_TEXT), "results": _list(hit),

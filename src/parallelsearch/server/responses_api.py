@@ -189,7 +189,7 @@ def search_item(id: str, query: str, status: str, hits: Sequence[dict[str, Any]]
                 "filename": hit["title"],
                 "text": hit["text"],
                 "score": hit["score"],
-                "attributes": {"rank": hit["rank"], **({"url": hit["url"]} if hit["url"] else {})},
+                "attributes": {"rank": hit["rank"], **{name: hit[name] for name in ("url", "place") if hit[name]}},
             }
             for hit in hits
         ]

@@ -80,7 +80,7 @@ def reply_of(found: list[Found], return_scores: bool) -> dict[str, Any]:
 
 def _document(hit: Hit) -> dict[str, Any]:
     """A hit as clients know it. One of a question that was split also says which sub-queries found it."""
-    document: dict[str, Any] = document_of(hit)
+    document = document_of(hit)
     if isinstance(hit, MergedHit):
         document["queries"] = hit.queries
     return document

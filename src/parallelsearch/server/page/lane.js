@@ -169,6 +169,7 @@ export class Lane {
       const summary = element("summary");
       summary.append(element("span", "number"), hit.title || hit.id);
       details.append(summary, element("p", "", hit.text));
+      if (hit.place) details.append(element("p", "why", hit.place));
       item.append(details);
       query.hits.append(item);
     }
@@ -252,6 +253,7 @@ export class Lane {
     for (const source of sources) {
       const item = element("li");
       item.append(element("span", "number", `[${source.number}] `), link(source.title || source.id, source.url));
+      if (source.place) item.append(element("span", "why", `, ${source.place}`));
       if (why.has(source.number)) item.append(element("span", "why", ` (${why.get(source.number)})`));
       item.append(element("p", "excerpt", source.text));
       list.append(item);

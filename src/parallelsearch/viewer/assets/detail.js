@@ -120,6 +120,8 @@ function queryCard(query, goldTitles, number, shown) {
     if (goldTitles.has(hit.title)) title.append(element("span", "gold", " gold"));
     const body = element("details", "", title, element("p", "", hit.text));
     if (hit.url) body.append(safeLink(hit.url, hit.url));
+    const known = Object.entries(hit.metadata || {}).map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`);
+    if (known.length) body.append(element("p", "soft", known.join(", ")));
     hits.append(element("li", "", body));
   }
   if (query.hits.length) card.append(hits);
