@@ -13,6 +13,11 @@ PAGES = [
 MAX_COLUMNS = 120
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```", re.M | re.S)
+SHIPS = re.compile(
+    r"\b(?:shipped|packaged) (?:policy|adapters?|model|SmolLM2)\b|\bpolicy that ships\b|\badapter (?:of|in) the package\b"
+)
+FIGURE = re.compile(r"(?<![\w.])\.\d{2,3}\b|\d%")
+ADAPTER = re.compile(r"\b(?:parallel|sequential)-\d\b")
 
 
 def prose(text: str) -> list[str]:
@@ -50,6 +55,14 @@ def test_files_that_are_named_exist(page):
     """Those with a folder before them; a bare name may be another project's."""
     for name in re.findall(r"(?<![$\w])[\w.-]+/[\w/.-]+\.(?:py|toml)\b", page.read_text()):
         assert (ROOT / name).exists() or (ROOT / "src" / "parallelsearch" / name).exists(), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_figures_of_what_ships_name_the_adapter(page):
+    """What ships changes and a figure does not: a paragraph or table that has both names the adapter that was measured."""
+    for part in CODE.sub("", page.read_text()).split("\n\n"):
+        if SHIPS.search(part) and FIGURE.search(part):
+            assert ADAPTER.search(part), part
 
 
 def test_the_results_lead_with_a_table():
