@@ -35,7 +35,7 @@ LEVELS: list[dict[str, str]] = [
     {"observation": "hits to text", "coverage": "parts asked for", "gold": "evidence at hand"},
     {"dialect": "how a model talks", "reading": "another model answers"},
     {"search": "many queries at once", "policy": "what writes a turn", "dialects": "the known ones"},
-    {"rollout": "the loop"},
+    {"rollout": "the loop", "joined": "several searches"},
     {"rollouts": "many at once", "retrieving": "split, passages"},
     {"events": "read along", "telemetry": "spans", "rewards": "record to numbers", "data": "questions, demo"},
     {"addresses": "names to objects", "grounding": "what it rests on"},

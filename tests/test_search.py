@@ -1,10 +1,12 @@
 import asyncio
 import time
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError
-from parallelsearch.retrieval.base import DegradedHits
+from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
 from parallelsearch.search import Search
 from virtual_time import in_virtual_time
 
@@ -247,3 +249,15 @@ async def test_a_search_that_was_closed_says_so_also_for_what_it_has_kept(echo):
     for call in (search.find("a"), search.find("b"), search.search_many(["a"])):
         with pytest.raises(UsageError, match="this search was closed and answers no more; make another one"):
             await call
+
+
+async def test_metadata_that_cannot_be_compared_costs_no_query() -> None:
+    class Vectors(Retriever):
+        name = "vectors"
+
+        async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
+            return [[Hit("1", "T", "text", metadata={"vector": np.array([1.0, 2.0]), "page": 3})] for _ in queries]
+
+    async with asyncio.timeout(5):
+        found = await Search(Vectors()).find("q")
+    assert [hit.metadata for hit in found.hits] == [{"vector": "[1. 2.]", "page": 3}]

@@ -131,7 +131,7 @@ def _all_parts(rest: str) -> list[str]:
 
 
 def _all(rest: str, **options: Any) -> Retriever:
-    from parallelsearch.retrieval.hybrid import JoinedRetriever
+    from parallelsearch.joined import JoinedRetriever
 
     return JoinedRetriever([open_retriever(part) for part in _all_parts(rest)], **options)
 

@@ -31,7 +31,7 @@ from parallelsearch.observation import Observation
 from parallelsearch.policy.base import Generation, Message, OnCall, Policy, Sampling
 from parallelsearch.reading import STOP as READING_STOP
 from parallelsearch.reading import answer_in, reading_prompt
-from parallelsearch.retrieval.base import Hit
+from parallelsearch.retrieval.base import DegradedHits, Hit
 from parallelsearch.search import Found, Search
 from parallelsearch.trajectory import Author, Query, Question, Reading, Segment, Shown, Stop, Trajectory, Turn
 
@@ -564,9 +564,9 @@ class _Run:
 
     def record(self, found: Found) -> Query:
         error = None if found.error is None else str(found.error)
-        return Query(
-            found.text, found.hits, error, found.cached, found.start_s - self.start_s, found.end_s - self.start_s
-        )
+        missing = list(found.hits.failures) if isinstance(found.hits, DegradedHits) else None
+        start_s, end_s = found.start_s - self.start_s, found.end_s - self.start_s
+        return Query(found.text, found.hits, error, found.cached, start_s, end_s, missing)
 
     def withdraw(self) -> None:
         """Cancel searches nobody waits for: started early for a turn that was then cut off or proved invalid."""

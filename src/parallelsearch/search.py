@@ -367,15 +367,22 @@ def _sound(result: object, name: str) -> Result:
         if all(map(_is_sound, result)):
             return result
         hits = [_mended(hit) for hit in result]
-    except (TypeError, AttributeError) as error:
+    except Exception as error:  # fields of any type, and any way of comparing them
         return SearchError(f"{name} gave a hit that is none: {error}")
     return DegradedHits(hits, result.failures) if isinstance(result, DegradedHits) else hits
 
 
 def _is_sound(hit: Hit) -> bool:
     texts = (hit.id, hit.title, hit.text, hit.url or "", hit.date or "")
-    is_plain = hit.metadata is None or bounded(hit.metadata) == hit.metadata
+    is_plain = hit.metadata is None or _are_same(bounded(hit.metadata), hit.metadata)
     return is_plain and all(text.isascii() or whole(text) is text for text in texts) and finite(hit.score) is not None
+
+
+def _are_same(a: object, b: object) -> bool:
+    try:
+        return bool(a == b)
+    except ValueError:  # numpy's arrays are not compared as one
+        return False
 
 
 def _mended(hit: Hit) -> Hit:

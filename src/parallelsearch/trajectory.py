@@ -130,6 +130,8 @@ class Query:
     cached: bool = False
     start_s: float = 0.0
     end_s: float = 0.0
+    missing: list[str] | None = None
+    """The parts of the search that gave nothing, and why, where others answered."""
 
 
 @dataclass(slots=True)
@@ -358,6 +360,11 @@ class Trajectory:
         return sum(query.error is not None for query in self.queries)
 
     @property
+    def num_partial_queries(self) -> int:
+        """Queries that a part of the search did not answer."""
+        return sum(query.missing is not None for query in self.queries)
+
+    @property
     def max_subqueries(self) -> int:
         """How many sub-queries a turn could ask."""
         return int((self.limits or {}).get("max_subqueries", grammar.MAX_SUBQUERIES))
@@ -457,6 +464,7 @@ def _query_dict(query: Query) -> dict[str, Any]:
         "cached": query.cached,
         "start_s": query.start_s,
         "end_s": query.end_s,
+        **({} if query.missing is None else {"missing": query.missing}),
     }
 
 

@@ -18,14 +18,7 @@ from parallelsearch.errors import IndexDamagedError, SearchError, TransientSearc
 from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result, Retriever
 from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
 from parallelsearch.retrieval.encoder import Encoder
-from parallelsearch.retrieval.hybrid import (
-    DEFAULT_WEIGHTS,
-    HybridRetriever,
-    JoinedRetriever,
-    build_hybrid,
-    fuse,
-    open_hybrid,
-)
+from parallelsearch.retrieval.hybrid import DEFAULT_WEIGHTS, HybridRetriever, build_hybrid, fuse, open_hybrid
 from parallelsearch.retrieval.store import open_manifest
 
 HELD = [Passage(f"p{n}", f"Town {n}", f"Town {n} lies {n * 7 % 100} km from the sea.") for n in range(40)]
@@ -268,41 +261,3 @@ async def test_meaning_and_names_are_both_found(tmp_path: Path) -> None:
     assert [result[0].id for result in results if isinstance(result, list)] == ["code", "fr"]
     assert isinstance(hybrid.parts[0], BM25Retriever)
     await hybrid.aclose()
-
-
-# ---- different corpora -----------------------------------------------------------------------------------------------
-
-
-async def test_hits_of_different_corpora_take_turns_and_keep_apart() -> None:
-    web = [Hit("https://a.example/", "A", "on the web", url="https://a.example/")]
-    own, other = Fixed("own", ranking("1", "2"), sha="x"), Fixed("other", ranking("1", "2"), sha="y")
-    joined = JoinedRetriever([own, other, Fixed("web", web), Fixed("web-2", web)])
-    (found,) = await joined.search_many(["q"], 5)
-    # What two engines found at one address is one passage, and two votes; an id of two corpora is two passages.
-    assert [hit.id for hit in found] == ["https://a.example/", "1", "2:1", "2", "2:2"]
-    assert [hit.rank for hit in found] == [1, 2, 3, 4, 5]
-    assert own.asked_k == [5], "not fifty: an engine charges for hits"
-    assert "corpus_sha256" not in joined.describe()
-    heavier = JoinedRetriever([own, other], weights=(1, 9))
-    assert [hit.id for hit in (await heavier.search_many(["q"], 3))[0]] == ["2:1", "2:2", "1"]
-
-
-async def test_a_source_that_fails_or_answers_in_part_is_named() -> None:
-    partly = Fixed("hybrid", DegradedHits(ranking("1"), ["dense: no answer"]))
-    joined = JoinedRetriever([Fixed("web", SearchError("no credit left")), partly])
-    (found,) = await joined.search_many(["q"], 3)
-    assert isinstance(found, DegradedHits)
-    assert found.failures == ("web: no credit left", "hybrid: dense: no answer")
-    assert [hit.id for hit in found] == ["2:1"]
-    (none,) = await JoinedRetriever([Fixed("a", SearchError("x")), Fixed("b", SearchError("y"))]).search_many(["q"], 3)
-    assert isinstance(none, SearchError)
-
-
-async def test_joined_sources_are_as_wide_as_the_widest_and_are_closed_together() -> None:
-    slow, fast = Fixed("slow", []), Fixed("fast", [])
-    slow.max_concurrency, fast.max_concurrency, fast.max_batch = 1, 8, 4
-    joined = JoinedRetriever([slow, fast])
-    assert (joined.max_concurrency, joined.max_batch) == (8, 4)
-    await joined.aclose()
-    assert slow.is_closed
-    assert fast.is_closed

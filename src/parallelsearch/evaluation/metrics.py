@@ -99,6 +99,8 @@ class Row:
     """Every part that the first round could ask for has a query of its own there."""
     string_accuracy: float | None = None
     """Of an answer that is a list or a dictionary (`answer_raw`): the share of its strings that the answer has."""
+    num_partial_queries: int = 0
+    """Queries that a part of the search did not answer."""
     reader_failed: bool | None = None
     """Another model should have read and gave no answer, so that the policy's own stands; None where none was asked."""
 
@@ -155,6 +157,7 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
         num_truncated=trajectory.num_truncated,
         num_invalid=len(trajectory.invalid_turns),
         num_failed_queries=trajectory.num_failed_queries,
+        num_partial_queries=trajectory.num_partial_queries,
         num_dropped_queries=sum(len(turn.dropped_queries) for turn in trajectory.turns),
         num_uncached=sum(not query.cached for query in trajectory.queries),
         stop=trajectory.stop,
@@ -350,11 +353,13 @@ def summarise(rows: Sequence[Row], *, num_resamples: int = 1000, seed: int = 0) 
     elapsed = np.array([row.elapsed_s for row in rows])
     num_rounds = sum(row.num_searches for row in rows)
     read = [row.reader_failed for row in rows if row.reader_failed is not None]
+    num_partial = sum(row.num_partial_queries for row in rows)
     return {
         "n": len(rows),
         **{name: ratio.value for name, ratio in ratios.items()},
         "failures": sum(row.stop == "error" for row in rows),
         **({"reader_failures": sum(read)} if read else {}),
+        **({"num_partial_queries": num_partial} if num_partial else {}),
         "num_truncated": sum(row.num_truncated for row in rows),
         "num_invalid": sum(row.num_invalid for row in rows),
         "num_failed_queries": sum(row.num_failed_queries for row in rows),

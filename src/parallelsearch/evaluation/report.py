@@ -226,6 +226,8 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
             f"the model that reads gave no answer on {num_unread} of {values['n']} questions: the policy's own counts there. "
             "Ask them again with --retry-failures"
         )
+    if num_partial := values.get("num_partial_queries", 0):
+        notes.append(f"{num_partial} queries were answered by a part of the search only: see 'missing' in the record")
     if num_late := values["stops"].get("timeout", 0):
         limit_s = summary["manifest"]["setup"].get("limits", {}).get("timeout_s")
         notes.append(

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from parallelsearch.retrieval.dense import DenseRetriever as DenseRetriever
     from parallelsearch.retrieval.encoder import Encoder as Encoder
     from parallelsearch.retrieval.hybrid import HybridRetriever as HybridRetriever
-    from parallelsearch.retrieval.hybrid import JoinedRetriever as JoinedRetriever
     from parallelsearch.retrieval.indexing import build_index as build_index
     from parallelsearch.retrieval.indexing import plan_index as plan_index
     from parallelsearch.retrieval.mcp_client import McpRetriever as McpRetriever
@@ -42,7 +41,7 @@ export(
         "corpus": ("read_corpus", "read_passages"),
         "dense": ("DenseRetriever",),
         "encoder": ("Encoder",),
-        "hybrid": ("HybridRetriever", "JoinedRetriever"),
+        "hybrid": ("HybridRetriever",),
         "indexing": ("build_index", "plan_index"),
         "mcp_client": ("McpRetriever",),
         "milvus": ("MilvusRetriever",),

@@ -42,6 +42,14 @@ _SQLITE_HEAD = b"SQLite format 3\x00"
 _log = logging.getLogger(__name__)
 
 
+def _says_nothing(description: Any) -> bool:
+    """Of a backend, or of one that it is made of."""
+    if not isinstance(description, dict):
+        return False
+    parts = [*description.get("parts", ()), *([description["inner"]] if "inner" in description else [])]
+    return set(description) <= _NAMES or any(map(_says_nothing, parts))
+
+
 class CachedRetriever(Retriever):
     """Answers from the file `path` where it can, from `inner` where it must.
 
@@ -64,7 +72,7 @@ class CachedRetriever(Retriever):
         self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
         self.num_found = self.num_missed = self.num_faults = 0
         description = inner.describe()
-        if set(description) <= _NAMES:
+        if _says_nothing(description):
             raise UsageError(
                 f"the answers of '{inner.name}' cannot be kept: another search of that name would be given them. Give it a "
                 "describe() that says what it searches, for example {'kind': 'shelf', 'corpus': 'books', 'version': 3}"

@@ -1,4 +1,4 @@
-"""Several retrievers as one, by reciprocal rank fusion: over the same corpus (`hybrid:`), or each over its own (`all:`).
+"""Hybrid retrieval: the rankings of several retrievers over the same corpus, joined by reciprocal rank fusion.
 
 Every part is asked at the same time for `depth` hits; a passage scores the sum of weight / (rrf_k + rank) over the parts that
 found it. Ranks, not scores, are joined, because BM25 scores and cosines have no common scale. A part that fails or is too
@@ -13,7 +13,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +79,7 @@ class HybridRetriever(Retriever):
             raise UsageError(f"depth is how many hits each part is asked for, at least 1, not {depth}")
         if rrf_k < 1:
             raise UsageError(f"rrf_k is added to every rank, at least 1, not {rrf_k}")
-        self._check_parts(parts)
+        _check_same_corpus(parts)
         self.parts, self.weights, self.depth, self.rrf_k = list(parts), weights, depth, rrf_k
         self.part_timeout_s = part_timeout_s
         self.max_batch = min(part.max_batch for part in parts)
@@ -107,17 +106,13 @@ class HybridRetriever(Retriever):
             error = SearchError(f"{part.name} gave {len(results)} results for {len(queries)} queries")
         return [error] * len(queries)
 
-    @staticmethod
-    def _check_parts(parts: Sequence[Retriever]) -> None:
-        _check_same_corpus(parts)
-
     def _join(self, results: Sequence[Result], k: int) -> Result:
         rankings = [result if isinstance(result, list) else [] for result in results]
         failed = [(part, r) for part, r in zip(self.parts, results, strict=True) if isinstance(r, SearchError)]
         failures = [f"{part.name}: {error}" for part, error in failed]
         for part, error in failed:
             self.num_part_failures[part.name] += 1
-            _log.warning("%s search goes on without %s: %s", self.name, part.name, error)
+            _log.warning("hybrid search goes on without %s: %s", part.name, error)
         if len(failed) == len(self.parts):
             # Worth repeating if any part thinks so.
             waits = [error.retry_after_s for _, error in failed if isinstance(error, TransientSearchError)]
@@ -141,38 +136,6 @@ class HybridRetriever(Retriever):
 
     async def aclose(self) -> None:
         await asyncio.gather(*(part.aclose() for part in self.parts), return_exceptions=True)
-
-
-class JoinedRetriever(HybridRetriever):
-    """Retrievers over different corpora as one, for example one's own documents and the web. With equal weights their hits
-    take turns: the first of each, then the second of each. Owns its parts."""
-
-    name = "all"
-
-    def __init__(
-        self, parts: Sequence[Retriever], *, weights: Sequence[float] | None = None, part_timeout_s: float | None = 15.0
-    ) -> None:
-        """Each part is asked for as many hits as are wanted in all."""
-        super().__init__(parts, weights=weights, depth=1, part_timeout_s=part_timeout_s)
-        self.max_concurrency = max(part.max_concurrency for part in parts)
-
-    @staticmethod
-    def _check_parts(parts: Sequence[Retriever]) -> None:
-        """Any corpora will do."""
-
-    def _join(self, results: Sequence[Result], k: int) -> Result:
-        return super()._join([_renamed(result, number) for number, result in enumerate(results, start=1)], k)
-
-    def describe(self) -> dict[str, Any]:
-        return {name: value for name, value in super().describe().items() if name != "corpus_sha256"}
-
-
-def _renamed(result: Result, number: int) -> Result:
-    """The same id in two corpora means two passages; an address on the web means one. The first part's ids stay."""
-    if number == 1 or isinstance(result, SearchError):
-        return result
-    hits = [hit if "://" in hit.id else replace(hit, id=f"{number}:{hit.id}") for hit in result]
-    return DegradedHits(hits, result.failures) if isinstance(result, DegradedHits) else hits
 
 
 def _check_same_corpus(parts: Sequence[Retriever]) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import DataError, SearchError, SearchTimeoutError, TransientSearchError, UsageError
-from parallelsearch.retrieval.base import BlockingRetriever, Hit, Result, Retriever
+from parallelsearch.retrieval.base import BlockingRetriever, DegradedHits, Hit, Result, Retriever
 from parallelsearch.retrieval.metadata import bounded
 
 FORMAT_VERSION = 1
@@ -54,6 +54,8 @@ def _line_of(query: str, k: int, result: Result) -> bytes:
     record: dict[str, Any] = {"query": query, "k": k}
     if isinstance(result, list):
         record["hits"] = hits_to_rows(result)
+        if isinstance(result, DegradedHits):
+            record["missing"] = result.failures
     else:
         name = next(name for name in reversed(_ERROR_TYPES) if isinstance(result, _ERROR_TYPES[name]))
         record["error"] = {"type": name, "message": str(result)}
@@ -62,7 +64,8 @@ def _line_of(query: str, k: int, result: Result) -> bytes:
 
 def _result_of(record: dict[str, Any]) -> Result:
     if "hits" in record:
-        return rows_to_hits(record["hits"])
+        hits = rows_to_hits(record["hits"])
+        return DegradedHits(hits, [str(one) for one in record["missing"]]) if "missing" in record else hits
     error_type, message = _ERROR_TYPES.get(record["error"]["type"], SearchError), record["error"]["message"]
     if issubclass(error_type, TransientSearchError):
         return TransientSearchError(message, 0.0)  # repeated as it was, but nobody has to wait for a recording
@@ -229,6 +232,8 @@ class ReplayRetriever(BlockingRetriever):
         good = [place for place in places if place[3]]
         for place in sorted((p for p in good if p[0] >= k), key=lambda p: p[0]):
             result = self._read(place)
+            if isinstance(result, DegradedHits):
+                return DegradedHits(result[:k], result.failures)
             return result[:k] if isinstance(result, list) else result
         for place in good:  # fewer were asked for, but there were no more
             result = self._read(place)
