@@ -84,6 +84,14 @@ def test_other_columns_of_parquet_are_metadata_but_for_vectors_and_pictures(tmp_
     assert passage.metadata == {"Author": "A", "page": 3, "day": "2021-05-04"}
 
 
+def test_two_columns_of_parquet_with_one_name_are_left_out(tmp_path: Path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = [arrow.array(values) for values in (["x"], [1], [2], ["A"])]
+    parquet.write_table(arrow.Table.from_arrays(columns, names=["text", "page", "page", "by"]), tmp_path / "a.parquet")
+    [passage] = read_corpus(tmp_path / "a.parquet")
+    assert (passage.text, passage.metadata) == ("x", {"by": "A"})
+
+
 def pages(*texts: str) -> bytes:
     """A PDF with these pages, written out object by object."""
     objects = ["<< /Type /Catalog /Pages 2 0 R >>", "", "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
