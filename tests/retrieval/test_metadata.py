@@ -252,6 +252,16 @@ def test_values_are_plain_or_left_out(value: object, plain: object):
     assert bounded({"a": value}) == (None if plain is None else {"a": plain})
 
 
+def test_long_fields_take_no_room_from_where_a_passage_stands():
+    long = {f"field {number}": "x" * MAX_VALUE_CHARS for number in range(9)}
+    kept = bounded({**long, "by": "A", "page": 3, "source": "a.pdf"})
+    assert kept is not None
+    assert list(kept) == ["page", "source", *(f"field {number}" for number in range(7)), "by"]
+    many = bounded({**{f"field {number}": number for number in range(MAX_FIELDS)}, "source": "a.pdf"})
+    assert many is not None
+    assert (many["source"], len(many)) == ("a.pdf", MAX_FIELDS)
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=600),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
