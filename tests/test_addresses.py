@@ -94,6 +94,9 @@ def test_paths_in_addresses_are_made_whole(tmp_path: Path, monkeypatch: pytest.M
         ("rerank?depth=9:model+hybrid?weights=1,3:d", f"rerank?depth=9:{here}/model+hybrid?weights=1,3:{here}/d"),
         ("mcp?tool=t:python server.py", "mcp?tool=t:python server.py"),
         ("no such thing", "no such thing"),
+        ("all:bm25:d", "all:bm25:d"),
+        ("rerank:model", "rerank:model"),
+        ("faiss:a.index", "faiss:a.index"),
     ]:
         assert with_whole_path(address) == whole
 

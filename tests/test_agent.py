@@ -227,6 +227,32 @@ def test_closing_the_agent_ends_a_call_that_waits_in_another_thread():
     assert told == ["this was closed while a call was under way, which ended without a result"]
 
 
+def test_of_two_threads_that_close_an_agent_the_second_waits(monkeypatch):
+    ended = []
+
+    class Policy(demo.DemoPolicy):
+        async def aclose(self):
+            await asyncio.sleep(0.2)
+            ended.append("policy")
+
+    monkeypatch.setattr("parallelsearch.agent.open_policy", lambda address: Policy())
+    agent, told = Agent("demo", "demo"), []
+
+    def close():
+        try:
+            agent.close()
+            told.append(list(ended))
+        except BaseException as error:
+            told.append(error)
+
+    threads = [threading.Thread(target=close, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert told == [["policy"]] * 3
+
+
 @pytest.mark.parametrize("asks", [True, False])
 def test_an_agent_closes_what_it_opened_and_not_what_it_was_given(monkeypatch, asks):
     closed = []

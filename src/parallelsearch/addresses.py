@@ -364,6 +364,6 @@ def with_whole_path(address: str) -> str:
     address, stays as it is."""
     try:
         row, rest = _found(address, "search", SEARCH_ADDRESSES)
-    except UsageError:
+        return address if row.whole is None else f"{address.strip().partition(':')[0]}:{row.whole(rest)}"
+    except UsageError:  # whoever opens it says what is wrong with it
         return address
-    return address if row.whole is None else f"{address.strip().partition(':')[0]}:{row.whole(rest)}"

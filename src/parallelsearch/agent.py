@@ -240,7 +240,7 @@ class Agent:
         self._twins: dict[str, Policy] = {}
         self._twins_lock = threading.Lock()
         self._loop = LoopThread("agent")
-        self._is_closed = False
+        self._is_closed, self._closing = False, threading.RLock()
         self._streams: weakref.WeakSet[RolloutStream] = weakref.WeakSet()
 
     def _settings(self, options: Mapping[str, object], of: str, kind: type) -> tuple[bool, dict[str, Any]]:
@@ -363,10 +363,11 @@ class Agent:
 
     def close(self) -> None:
         """Release connections, threads and memory of what the agent opened. Each call after it raises `UsageError`. An agent
-        used in a `with` block closes itself."""
-        if self._loop.is_running or not self._is_closed:  # one that never asked holds a policy and a search, too
-            self._loop.submit(self.aclose()).result(timeout=30)
-            self._loop.stop()
+        used in a `with` block closes itself. Of two threads that close it the second waits for the first."""
+        with self._closing:
+            if self._loop.is_running or not self._is_closed:  # one that never asked holds a policy and a search, too
+                self._loop.submit(self.aclose()).result(timeout=30)
+                self._loop.stop()
 
     async def aclose(self) -> None:
         self._is_closed = True

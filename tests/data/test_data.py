@@ -103,6 +103,11 @@ def test_the_fields_spelling_is_understood() -> None:
     assert "context" not in question.metadata
 
 
+def test_of_supporting_facts_only_titles_are_kept() -> None:
+    for facts in ({"title": [1, ["b"], "A"]}, [[1, 0], [["b"], 0], ["A", 0]]):
+        assert question_from_dict({"question": "q?", "supporting_facts": facts}).supporting_titles == ["A"]
+
+
 @pytest.mark.parametrize("source", ["hotpotqa", "searchR1_hotpotqa"])
 def test_a_row_for_verl_is_understood(source: str) -> None:
     row = {
@@ -376,6 +381,13 @@ def test_the_official_files_of_hotpotqa_and_2wiki(folder: Path) -> None:
     assert (first.golden_answers, first.type) == (["yes"], "comparison")
     assert first.supporting_titles == ["Scott Derrickson", "Ed Wood"]
     assert "context" not in (first.metadata or {})
+
+
+def test_a_cell_that_is_nested_too_deeply_for_json_is_a_text(folder: Path) -> None:
+    cell = "[" * 100_000
+    (folder / "deep.csv").write_text(f"question,answer\nq?,{cell}\n")
+    [question] = load_questions(folder / "deep.csv")
+    assert question.golden_answers == [cell]
 
 
 def test_an_empty_file_is_an_error(folder: Path) -> None:

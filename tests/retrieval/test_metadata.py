@@ -84,6 +84,14 @@ def test_other_columns_of_parquet_are_metadata_but_for_vectors_and_pictures(tmp_
     assert passage.metadata == {"Author": "A", "page": 3, "day": "2021-05-04"}
 
 
+def test_two_columns_of_parquet_with_one_name_are_left_out(tmp_path: Path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = [arrow.array(values) for values in (["x"], [1], [2], ["A"])]
+    parquet.write_table(arrow.Table.from_arrays(columns, names=["text", "page", "page", "by"]), tmp_path / "a.parquet")
+    [passage] = read_corpus(tmp_path / "a.parquet")
+    assert (passage.text, passage.metadata) == ("x", {"by": "A"})
+
+
 def pages(*texts: str) -> bytes:
     """A PDF with these pages, written out object by object."""
     objects = ["<< /Type /Catalog /Pages 2 0 R >>", "", "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
@@ -242,6 +250,16 @@ def test_a_hostile_server_costs_no_more_than_a_long_passage():
 )
 def test_values_are_plain_or_left_out(value: object, plain: object):
     assert bounded({"a": value}) == (None if plain is None else {"a": plain})
+
+
+def test_long_fields_take_no_room_from_where_a_passage_stands():
+    long = {f"field {number}": "x" * MAX_VALUE_CHARS for number in range(9)}
+    kept = bounded({**long, "by": "A", "page": 3, "source": "a.pdf"})
+    assert kept is not None
+    assert list(kept) == ["page", "source", *(f"field {number}" for number in range(7)), "by"]
+    many = bounded({**{f"field {number}": number for number in range(MAX_FIELDS)}, "source": "a.pdf"})
+    assert many is not None
+    assert (many["source"], len(many)) == ("a.pdf", MAX_FIELDS)
 
 
 VALUES = st.recursive(

@@ -636,6 +636,7 @@ async def test_what_tools_said_in_a_history_is_left_out():
         PAIR[0],
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": "ten paintings"},
+        {"role": "tool", "tool_call_id": "c", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
         {"role": "function", "name": "find", "content": [{"type": "text", "text": "ten paintings"}]},
         PAIR[1],
     ]

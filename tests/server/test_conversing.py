@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from parallelsearch.server.asking import ChatLimits, framed
-from parallelsearch.server.conversing import chore, leans, small_talk, standalone, title_of
+from parallelsearch.server.conversing import chore, leans, small_talk, standalone, title_of, unsearched
 
 DIALOGUES = json.loads((Path(__file__).parent / "dialogues.json").read_text(encoding="utf-8"))
 
@@ -173,11 +173,19 @@ def test_a_task_without_a_conversation_gives_the_last_question_before_it():
         "You need to summarize the user's conversation into a title of 10 characters or less, in its language.",
         "Analyze the given short conversation and extract a concise chat title that summarizes it in a few words.",
         "Generate a concise title that captures the essence of the conversation, at most 10 words and 50 characters.",
+        "Summarize the conversation in a short title of at most five words. No quotes, no punctuation, please.",
+        "Please name this chat in five words or fewer, and answer with nothing but the name of it, thank you.",
+        "Write a title (max. 5 words) for the conversation in the language of the user. Reply with the title only.",
         "You will generate a short title based on the first message a user begins a conversation with, in 80 characters.",
     ],
 )
 def test_front_ends_ask_for_a_title_in_many_words(task):
     assert chore(task, [("Who wrote Emma?", "Jane Austen")]) == "Emma"
+
+
+def test_the_task_of_a_system_message_is_one_whatever_the_user_asks():
+    task = "Generate a concise title that captures the essence of the conversation, at most 10 words long."
+    assert unsearched("Who wrote Emma?", system=task) == "Emma"
 
 
 @pytest.mark.parametrize(
@@ -196,6 +204,15 @@ def test_front_ends_ask_for_a_title_in_many_words(task):
         "Name the conversation partner of Socrates in the dialogue Ion, and the title of his profession.",
         "Summarize the chat between Nixon and Mao, and give the title of the treaty they discussed.",
         "In the discussion of the Yalta conference, who suggested a name for the United Nations?",
+        "Which singer with a one-word name was a guest on the chat show hosted by Graham Norton in 2010?",
+        "Which comedian with a stage name hosted the chat show that ran on BBC One for ten years?",
+        "Which platform has a domain name registered first, the chat app Telegram or the chat app Signal?",
+        "Which philosopher wrote a work with a long title, the dialogue Timaeus or the dialogue Critias?",
+        "In which year was a song with the same name released as the thread of the plot in Inception?",
+        "Suggest a good name for my chat application and tell me which companies already use a similar name, please",
+        "Give me a title that won the Booker Prize and tell me who in the chat show interviewed its author in 1999.",
+        "Give me a name from Greek myth that Socrates mentions in the dialogue with Ion or in the dialogue Phaedo.",
+        "Which writers give a name to the narrator of the story, and does he speak in the dialogue, or only think?",
     ],
 )
 def test_a_question_is_no_chore(text):

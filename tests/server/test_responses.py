@@ -169,6 +169,8 @@ async def test_earlier_messages_are_context_and_nothing_else_is():
         {"type": "message", "role": "developer", "content": "You are a pirate."},
         {"role": "user", "content": CAPITALS},
         *(item.model_dump() for item in first.output),
+        {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": "x"}]},
         {"role": "user", "content": [{"type": "input_text", "text": CAPITALS}]},
     ]
     again = await respond(policy, input=said, instructions="Talk like one.")
@@ -362,11 +364,10 @@ async def test_the_deadline_closes_what_is_open():
         ({"model": MODEL, "input": [{"role": "tool", "content": "x"}]}, 422, "input.0.role"),
         ({"model": MODEL, "input": [{"role": "user", "content": "x"}] * 201}, 422, "201 items, the limit is 200"),
         (
-            {"model": MODEL, "input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]},
+            {"model": MODEL, "input": [{"type": "item_reference", "id": "x"}]},
             422,
-            "input.0.type: only messages are read, and nothing is stored here; leave 'function_call_output' out",
+            "input.0.type: only messages are read, and nothing is stored here; leave 'item_reference' out",
         ),
-        ({"model": MODEL, "input": [{"type": "item_reference", "id": "x"}]}, 422, "leave 'item_reference' out"),
         (
             {"model": MODEL, "input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
             422,

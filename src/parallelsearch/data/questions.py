@@ -106,12 +106,13 @@ def _translated(record: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _titles(facts: Any) -> list[Any]:
+def _titles(facts: Any) -> list[str]:
     """Of the supporting facts: `[[title, sentence], ...]` in HotpotQA's own files, `{"title": [...]}` on the hub."""
     if isinstance(facts, dict):
-        return facts["title"] if isinstance(facts.get("title"), list) else []
-    pairs = facts if isinstance(facts, list) else []
-    return [pair[0] for pair in pairs if isinstance(pair, list) and pair and isinstance(pair[0], str)]
+        titles = facts.get("title")
+    else:
+        titles = [pair[0] for pair in facts if isinstance(pair, list) and pair] if isinstance(facts, list) else None
+    return [title for title in titles if isinstance(title, str)] if isinstance(titles, list) else []
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[int, Any]]:
@@ -131,7 +132,7 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[tuple[int, Any]]:
 def _cell(text: str) -> Any:
     """A cell of a table: its text, or a list where it is written as JSON, as several golden answers are."""
     if text.lstrip().startswith("["):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             return json.loads(text)
     return text
 

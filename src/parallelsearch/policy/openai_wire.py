@@ -168,6 +168,7 @@ class Turn:
         self._with_calls, self._on_call = with_calls, on_call
         self._calls: dict[int, CallSoFar] = {}
         self._numbers: dict[tuple[int, str], int] = {}  # of the calls, by what a server says of their pieces
+        self._begun: dict[int, tuple[str, str]] = {}  # id and name of a call that has no arguments yet, by its index
         self._reasoning: list[str] = []
         self._usage: dict[str, int] | None = None
         self._content = ""
@@ -295,7 +296,21 @@ class Turn:
             index = piece.get("index")
             if not isinstance(index, int):  # left out: a piece without an id goes on with the last call
                 index = place + (len(self._calls) if id or not self._calls else len(self._calls) - 1)
-            number = self._number_of(index, id, name, text)
+            number = self._numbers.get((index, id), self._numbers.get((index, "")))
+            # Some servers give every call the index 0, or one id: a name behind whole arguments begins another call. Whether
+            # it does, arguments say: some servers repeat the name, or make a new id, in a last piece that has none.
+            if number is not None and (name or index in self._begun) and self._calls[number].is_whole:
+                if name:
+                    self._begun[index] = id, name
+                if not text.strip():
+                    continue
+                id, name = self._begun.pop(index)
+                number = None
+            if number is None:
+                number = len(self._calls)
+                self._numbers[index, id] = self._numbers[index, ""] = (
+                    number  # without an id: the last one of that index
+                )
             call = self._calls.setdefault(number, CallSoFar())
             call.id = call.id or id
             if name.removeprefix(_NAMESPACE) != call.name:  # some servers repeat it in every piece
@@ -303,20 +318,6 @@ class Turn:
             call.arguments.append(text)
             self._count_chars(len(text))
             self._pass_on(number, call.name, text)
-
-    def _number_of(self, index: int, id: str, name: str, arguments: str) -> int:
-        """Which call a piece belongs to. Some servers give every call the index 0: after arguments that are whole a name
-        begins another call, if it has an id of its own, or no id and arguments. A new id alone says nothing: some servers
-        give each piece one."""
-        number = self._numbers.get((index, id), self._numbers.get((index, "")))
-        if number is not None and name:
-            call = self._calls[number]
-            is_other = id != call.id if id else bool(arguments.strip())
-            number = None if is_other and call.is_whole else number
-        if number is None:
-            number = len(self._calls)
-            self._numbers[index, id] = self._numbers[index, ""] = number  # without an id: the last one of that index
-        return number
 
     def _pass_on(self, number: int, name: str, piece: str) -> None:
         """A piece of a call's arguments, to whoever wants to start early."""

@@ -32,6 +32,7 @@ _CUT = " ..."
 _SOURCES = ("source", "file_path", "file_name", "filename")
 _PAGES = ("page_label", "page_number", "page")
 """The first that is there: beside a `page_label`, which is what one reads on the page, LangChain's `page` counts from 0."""
+_PLACE = frozenset((*_SOURCES, *_PAGES))
 
 
 def metadata_of(record: Mapping[str, Any], but: AbstractSet[str]) -> Metadata | None:
@@ -46,10 +47,11 @@ def metadata_of(record: Mapping[str, Any], but: AbstractSet[str]) -> Metadata | 
 
 
 def bounded(fields: Mapping[str, Any]) -> Metadata | None:
-    """The fields as plain values within the limits; None where nothing is left."""
+    """The fields as plain values within the limits; None where nothing is left. Those that say where a passage stands are the
+    first to get room, and what does not fit into the rest of it is left out."""
     kept: Metadata = {}
     room = MAX_CHARS
-    for name, value in fields.items():
+    for name, value in sorted(fields.items(), key=lambda field: field[0] not in _PLACE):
         if len(kept) == MAX_FIELDS:
             break
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
@@ -61,10 +63,9 @@ def bounded(fields: Mapping[str, Any]) -> Metadata | None:
         if value is None or (not value and isinstance(value, str | list | dict)):
             continue
         size = len(json.dumps(value)) if isinstance(value, list | dict) else len(str(value))
-        if size > MAX_VALUE_CHARS:  # no text is, any more
+        if size > MAX_VALUE_CHARS or size + len(name) > room:  # no text is over the first any more
             continue
-        if (room := room - size - len(name)) < 0:
-            break
+        room -= size + len(name)
         kept[whole(name)] = value
     return kept or None
 

@@ -91,7 +91,11 @@ def read_chat_request(body: bytes, limits: ChatLimits) -> ChatRequest:
     refuse_what_is_not_done(parsed.model_extra or {}, CANNOT)
     if len(parsed.messages) > limits.max_messages:
         raise RefusalError(422, f"messages: there are {len(parsed.messages)}, the limit is {limits.max_messages}")
-    texts = [(message.role, _text_of(message, number)) for number, message in enumerate(parsed.messages)]
+    texts = [
+        (message.role, _text_of(message, number))
+        for number, message in enumerate(parsed.messages)
+        if message.role not in ("tool", "function")
+    ]
     said = [(role, text) for role, text in texts if role in ("user", "assistant")]
     system = "\n".join(text for role, text in texts if role in ("system", "developer"))
     question, earlier = question_of(said, limits, "messages")

@@ -54,20 +54,22 @@ def small_talk(message: str) -> str | None:
 # ---- chores ----------------------------------------------------------------------------------------------------------
 
 _JSON_CHORE = re.compile(r"\{\s*\"(title|tags|follow_ups|queries|text)\"\s*:")
-_A_TITLE = (  # a question asks for the title of a book
-    r"\ban?\s+(?:(?!(?:the|of|whose|which|that|who|in|by|with|from|and)\b)[^\s?]+\s+){0,8}(?:title|name|headline)\b"
-)
-# In small letters, since "The Conversation" is a film.
-_CHAT = (
-    r"(?:(?:chat|current|following|given|short|user's|whole)\s+){0,2}"
-    r"(?-i:conversation|chat|dialogue|dialog|discussion|thread)\b"
-)
-_TITLE_CHORE = re.compile(
-    rf"{_A_TITLE}[^?\n]{{0,100}}\b(?:(?:this|the|my|our)\s+{_CHAT}|first message a user)"
-    rf"|\b(?:(?:this|my|our)|(?:summari[sz]e|analy[sz]e)\s+the)\s+{_CHAT}[^?\n]{{0,100}}{_A_TITLE}"
-    rf"|\b(?:title\s+(?:this|the|my|our)|name\s+(?:this|my|our))\s+{_CHAT}",
+_REQUEST = re.compile(  # of a title: a question asks for the title of a book
+    r"\b(?:generate|create|write|give|suggest|summari[sz]e|provide|name|come up with|invent|extract|make|propose|craft|"
+    r"produce|reply|respond|return)\b[^?\n]{0,100}?"
+    r"\ban?\s+(?:(?!(?:the|of|whose|which|that|who|in|by|with|from|and)\b)[^\s?]+\s+){0,8}"
+    r"(?:title|name|headline)\b(?!\s+of\s+(?:an?|the)\b)|\b(?:title\s+(?:this|the|my|our)|name\s+(?:this|my|our))\s",
     re.IGNORECASE,
 )
+# In small letters, since "The Conversation" is a film, and with no noun or name behind it: "the chat show".
+_THIS_CHAT = re.compile(
+    r"\b(?:this|the|my|our)\s+(?:(?:chat|current|following|given|short|user's|whole)\s+){0,2}"
+    r"(?-i:conversation|chat|dialogue|dialog|discussion|thread)(?:\s+history)?"
+    r"(?=\s*(?:[^\w\s?-]|$)|\s+(?:-|(?:above|below|so\s+far|an?|and|as|at|based|in|into|is|or|that\s+is|to|using|with|within|"
+    r"without|you)\b(?!\s+(?:which|whom|(?:the\s+)?(?-i:[A-Z])))))|\bfirst message a user",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"(?<=:)\s|(?<=[.!?])\s(?=\s*[A-Z])|\n")
 _TITLE_WORD = re.compile(r"\b(?:title|name|headline)\b", re.IGNORECASE)
 _OF_A_CHAT = re.compile(r"\b(?:conversation|chat|dialogue|dialog|discussion|messages?)\b", re.IGNORECASE)
 # Who speaks stands at the beginning of a line, or within one with a capital: "... for this chat: User: Hello AI: Hello".
@@ -110,10 +112,14 @@ def chore(message: str, earlier: Sequence[Pair] = ()) -> str | None:
 
 
 def _is_title_chore(message: str) -> bool:
-    """A title is asked for, and of the chat: in so many words, or with the chat behind it."""
+    """A title is asked for, and of the chat: with the chat behind it, or in a sentence that is no question."""
     start = message[:_LOOKED_AT]
-    is_told = _TITLE_WORD.search(start) and _OF_A_CHAT.search(start) and _BY_USER.search(message)
-    return len(message) > 60 and bool(is_told or _TITLE_CHORE.search(start))
+    if len(message) <= 60:
+        return False
+    if _TITLE_WORD.search(start) and _OF_A_CHAT.search(start) and _BY_USER.search(message):
+        return True
+    sentences = (one.strip() for one in _SENTENCE_END.split(start))
+    return any(_REQUEST.search(one) and _THIS_CHAT.search(one) for one in sentences if not one.endswith("?"))
 
 
 def _topic(task: str, earlier: Sequence[Pair]) -> str:

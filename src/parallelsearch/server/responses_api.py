@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
@@ -35,7 +35,16 @@ from parallelsearch.server.limits import RefusalError
 from parallelsearch.server.live_events import hit_object
 
 Item = dict[str, Any]
-_OWN_ITEMS = ("reasoning", "file_search_call")
+LeftOut = Literal[
+    "reasoning",
+    "file_search_call",
+    "web_search_call",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "mcp_call",
+]
 _TEXT_PARTS = ("input_text", "output_text", "refusal")
 _NOT_STORED = "nothing is stored here"
 
@@ -73,18 +82,19 @@ class InputMessage(BaseModel):
     content: str | Annotated[list[InputPart], FIRST_ERROR]
 
 
-class OwnItem(BaseModel):
-    """Another item of an earlier response, sent back: it is taken, and the model is not shown it."""
+class OtherItem(BaseModel):
+    """Another item of an earlier response, of this server or of an agent with tools: it is taken, and the model is not shown
+    it."""
 
-    type: Literal["reasoning", "file_search_call"]
+    type: LeftOut
 
 
 def _kind_of(item: Any) -> str:
-    return "Item" if isinstance(item, dict) and item.get("type") in _OWN_ITEMS else "Message"
+    return "Item" if isinstance(item, dict) and item.get("type") in get_args(LeftOut) else "Message"
 
 
 InputItem = Annotated[
-    Annotated[InputMessage, Tag("Message")] | Annotated[OwnItem, Tag("Item")], Discriminator(_kind_of)
+    Annotated[InputMessage, Tag("Message")] | Annotated[OtherItem, Tag("Item")], Discriminator(_kind_of)
 ]
 Includable = Literal[
     "file_search_call.results",
