@@ -133,6 +133,23 @@ async def test_a_reader_is_part_of_the_set_up_and_its_calls_are_counted(tmp_path
     assert {one.key for one in compared.differences["read"]} == {"reader"}
 
 
+async def test_a_reading_refused_for_its_cost_is_told_apart_and_not_asked_again(tmp_path: Path) -> None:
+    asked = questions(3)
+    policy = ScriptedPolicy(script(asked))
+    reader = ScriptedPolicy({q.question: ["<answer> read </answer>"] for q in asked[1:]}, name="reader")
+    reader.count_tokens = lambda text: 30_000 if asked[0].question in text else 10  # type: ignore[method-assign]
+    capped = replace(FAST, limits=Limits(max_billed_tokens=20_000))
+    first = await run_questions(asked, policy, search(), tmp_path, capped, answer_with=reader)
+    values = first["subsets"]["made"]
+    assert (values["reader_failures"], values["reader_refused"], values["em"]) == (0, 1, 1 / 3)
+    (note,) = notes_of(first)
+    assert note.startswith("the model that reads was not asked on 1 of 3 questions")
+    assert "Raise --max-cost" in note
+    assert "--retry-failures" not in note
+    again = replace(capped, retry_failures=True)
+    assert (await run_questions(asked, policy, search(), tmp_path, again, answer_with=reader))["num_done_now"] == 0
+
+
 # ---- one run ---------------------------------------------------------------------------------------------------------
 
 

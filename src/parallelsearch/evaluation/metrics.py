@@ -101,6 +101,8 @@ class Row:
     """Of an answer that is a list or a dictionary (`answer_raw`): the share of its strings that the answer has."""
     reader_failed: bool | None = None
     """Another model should have read and gave no answer, so that the policy's own stands; None where none was asked."""
+    reader_refused: bool = False
+    """It was not asked, for its call would have passed what a question may cost. The policy's own answer stands here, too."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -131,6 +133,7 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
     coverage = None if known is None else covered(trajectory, known[0])
     num_input, num_output = _tokens(trajectory)
     num_shown, num_cut = passages_cut(trajectory)
+    reading = trajectory.reading
     row = Row(
         id=trajectory.id,
         dataset=trajectory.dataset,
@@ -168,7 +171,8 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
         num_shown=num_shown,
         num_cut=num_cut,
         gold_by=None if gold is None else gold.by,
-        reader_failed=None if trajectory.reading is None else trajectory.reading.error is not None,
+        reader_failed=None if reading is None or reading.is_refused else reading.is_failed,
+        reader_refused=reading is not None and reading.is_refused,
     )
     if known is not None and coverage is not None:
         parts, row.parts_from = known
@@ -350,11 +354,13 @@ def summarise(rows: Sequence[Row], *, num_resamples: int = 1000, seed: int = 0) 
     elapsed = np.array([row.elapsed_s for row in rows])
     num_rounds = sum(row.num_searches for row in rows)
     read = [row.reader_failed for row in rows if row.reader_failed is not None]
+    num_refused = sum(row.reader_refused for row in rows)
     return {
         "n": len(rows),
         **{name: ratio.value for name, ratio in ratios.items()},
         "failures": sum(row.stop == "error" for row in rows),
         **({"reader_failures": sum(read)} if read else {}),
+        **({"reader_refused": num_refused} if num_refused else {}),
         "num_truncated": sum(row.num_truncated for row in rows),
         "num_invalid": sum(row.num_invalid for row in rows),
         "num_failed_queries": sum(row.num_failed_queries for row in rows),

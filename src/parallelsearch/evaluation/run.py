@@ -132,9 +132,9 @@ def summary_of(rows: Sequence[Row], manifest: Manifest, num_resamples: int = 100
 
 
 def _is_failed(trajectory: Trajectory) -> bool:
-    """What `retry_failures` asks again."""
+    """What `retry_failures` asks again. A reading refused for its cost is not: within the same limit it would be again."""
     reading = trajectory.reading
-    return trajectory.stop in ("error", "timeout") or (reading is not None and reading.error is not None)
+    return trajectory.stop in ("error", "timeout") or (reading is not None and reading.is_failed)
 
 
 def _as_shown(policy: Policy, dialect: Dialect, question: str) -> str | None:
