@@ -133,6 +133,52 @@ async def test_a_reader_is_part_of_the_set_up_and_its_calls_are_counted(tmp_path
     assert {one.key for one in compared.differences["read"]} == {"reader"}
 
 
+class NoReader(ScriptedPolicy):
+    """A reader whose server is gone."""
+
+    async def generate(self, segments: Sequence[Segment], **_: Any) -> Generation:
+        raise PolicyError("nobody is there")
+
+
+async def test_a_reader_that_only_fails_stops_the_run(tmp_path: Path) -> None:
+    asked = questions(40)
+    turns = script(asked)
+    for question in asked[::3]:  # these search nothing, so that there is nothing to read: no success of the reader
+        turns[question.question] = [grammar.render_turn("y", answer="none")]
+    reads = {q.question: ["<answer> read </answer>"] for q in asked}
+    policy, gone = ScriptedPolicy(turns), NoReader(reads, name="reader")
+    settings = replace(FAST, max_failures_in_a_row=5, concurrency=2)
+    with pytest.raises(RunStoppedError, match=r"the reader 'reader .*failed on 5 questions in a row.*nobody is there"):
+        await run_questions(asked, policy, search(), tmp_path, settings, answer_with=gone)
+    assert len(ids(tmp_path)) < 15
+    reader = ScriptedPolicy(reads, name="reader")
+    again = replace(settings, retry_failures=True)
+    healed = await run_questions(asked, policy, search(), tmp_path, again, answer_with=reader)
+    assert (healed["num_done"], healed["subsets"]["made"]["reader_failures"]) == (40, 0)
+
+
+async def test_a_small_set_that_the_reader_never_read_has_no_report(tmp_path: Path) -> None:
+    asked = questions(3)
+    policy, gone = ScriptedPolicy(script(asked)), NoReader({}, name="reader")
+    with pytest.raises(
+        RunStoppedError, match=r"the reader 'reader .*every question that it was asked, on 3.*retry_fail"
+    ):
+        await run_questions(asked, policy, search(), tmp_path / "gone", FAST, answer_with=gone)
+    assert not (tmp_path / "gone" / "summary.json").exists()
+    # What was refused for its cost, and what the policy had no time for, is no fault of the reader's.
+    capped = replace(FAST, limits=Limits(max_billed_tokens=20_000))
+    dear = ScriptedPolicy({}, name="reader")
+    dear.count_tokens = lambda text: 30_000  # type: ignore[method-assign]
+    refused = await run_questions(asked, policy, search(), tmp_path / "dear", capped, answer_with=dear)
+    assert refused["subsets"]["made"]["reader_refused"] == 3
+    late = Paced(
+        {question: [turns[0], "<think>" + " y" * 800] for question, turns in script(asked).items()}, tokens_per_s=50
+    )
+    hurried = replace(FAST, limits=Limits(timeout_s=3))
+    ended = await run_questions(asked, late, search(), tmp_path / "late", hurried, answer_with=gone)
+    assert (ended["subsets"]["made"]["stops"], ended["subsets"]["made"]["reader_failures"]) == ({"timeout": 3}, 3)
+
+
 async def test_a_reading_refused_for_its_cost_is_told_apart_and_not_asked_again(tmp_path: Path) -> None:
     asked = questions(3)
     policy = ScriptedPolicy(script(asked))

@@ -101,6 +101,7 @@ class Row:
     """Of an answer that is a list or a dictionary (`answer_raw`): the share of its strings that the answer has."""
     reader_failed: bool | None = None
     """Another model should have read and gave no answer, so that the policy's own stands; None where none was asked."""
+    reader_error: str | None = None
     reader_refused: bool = False
     """It was not asked, for its call would have passed what a question may cost. The policy's own answer stands here, too."""
 
@@ -172,6 +173,7 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
         num_cut=num_cut,
         gold_by=None if gold is None else gold.by,
         reader_failed=None if reading is None or reading.is_refused else reading.is_failed,
+        reader_error=None if reading is None else reading.error,
         reader_refused=reading is not None and reading.is_refused,
     )
     if known is not None and coverage is not None:
