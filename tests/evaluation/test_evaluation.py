@@ -593,6 +593,33 @@ async def test_evaluate_opens_addresses_and_closes_them(tmp_path, monkeypatch):
     assert sorted(closed) == ["ScriptedPolicy", "ScriptedPolicy", "Search"]
 
 
+async def test_evaluate_keeps_the_answers_of_a_backend_of_ones_own(tmp_path: Path) -> None:
+    asked = questions(2)
+    policy, num_asked = ScriptedPolicy(script(asked)), 0
+
+    class Shelf:
+        def search_many(self, queries: list[str], k: int) -> list[list[str]]:
+            nonlocal num_asked
+            num_asked += len(queries)
+            return [[f"{query} is in this book"] for query in queries]
+
+        def describe(self) -> dict[str, Any]:
+            return {"kind": "shelf", "corpus": "books"}
+
+    for out in ("first", "second"):
+        kept = {"cache": tmp_path / "cache.db", "record": tmp_path / "searches.jsonl"}
+        await parallelsearch.evaluate(asked, policy, Shelf(), tmp_path / out, FAST, **kept)
+        if out == "first":
+            num_first = num_asked
+    assert 0 < num_first == num_asked  # the second run found all of them in the cache
+    replayed = await parallelsearch.evaluate(asked, policy, f"replay:{kept['record']}", tmp_path / "replayed", FAST)
+    assert replayed["subsets"]["made"]["num_failed_queries"] == 0
+    with pytest.raises(UsageError, match=r"Give it a describe\(\)"):
+        await parallelsearch.evaluate(asked, policy, lambda queries, k: [], tmp_path / "other", FAST, **kept)
+    with pytest.raises(UsageError, match="give record, cache and cache_days to open_search"):
+        await parallelsearch.evaluate(asked, policy, search(), tmp_path / "other", FAST, **kept)
+
+
 def test_evaluate_answers_gives_a_report(tmp_path):
     path = tmp_path / "answers.jsonl"
     path.write_text("\n".join(json.dumps({"id": question.id, "answer": "x"}) for question in questions(3)))
