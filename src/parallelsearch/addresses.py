@@ -25,12 +25,12 @@ from parallelsearch.dialects import open_dialect
 from parallelsearch.errors import UsageError, nearest
 from parallelsearch.files import PathLike
 from parallelsearch.options import read_options
+from parallelsearch.retrieval.own import Backend, as_retriever
 from parallelsearch.search import Search
 
 if TYPE_CHECKING:
     from parallelsearch.policy.base import Policy
     from parallelsearch.retrieval.base import Retriever
-    from parallelsearch.retrieval.own import Backend
 
 logger = logging.getLogger(__name__)
 _DAY_S = 86_400.0
@@ -292,12 +292,40 @@ def open_search(
     across runs, for `cache_days` where that is given, `workers` searches an index of this machine in so many processes; with
     `split`, a policy or its address, it takes whole questions, and its hits are the merged passages of their parts. Other
     options are those of `Search`."""
+    _check_days(cache, cache_days)
+    retriever = _in_processes(address, workers) if workers else open_retriever(address)
+    search = Search(_keeping(retriever, record, cache, cache_days), k=k, **options)
+    if split is None:
+        return search
+    from parallelsearch.retrieving import splitting
+
+    return splitting(open_policy(split) if isinstance(split, str) else split, search)
+
+
+def open_own_search(
+    backend: Backend,
+    *,
+    k: int = 3,
+    record: PathLike | None = None,
+    cache: PathLike | None = None,
+    cache_days: float | None = None,
+) -> Search:
+    """The same for a backend of the caller's own."""
+    _check_days(cache, cache_days)
+    return Search(_keeping(as_retriever(backend), record, cache, cache_days), k=k)
+
+
+def _check_days(cache: PathLike | None, cache_days: float | None) -> None:
     if cache_days is not None and (cache is None or not cache_days > 0):
         raise UsageError(
             f"cache_days ({cache_days:g}) is how long the cache keeps an answer: more than 0 days, in a file that "
             "--cache FILE names (in Python: cache=)"
         )
-    retriever = _in_processes(address, workers) if workers else open_retriever(address)
+
+
+def _keeping(
+    retriever: Retriever, record: PathLike | None, cache: PathLike | None, cache_days: float | None
+) -> Retriever:
     if cache is not None:
         from parallelsearch.retrieval.cache import CachedRetriever
 
@@ -306,12 +334,7 @@ def open_search(
         from parallelsearch.retrieval.replay import RecordingRetriever
 
         retriever = RecordingRetriever(retriever, record)
-    search = Search(retriever, k=k, **options)
-    if split is None:
-        return search
-    from parallelsearch.retrieving import splitting
-
-    return splitting(open_policy(split) if isinstance(split, str) else split, search)
+    return retriever
 
 
 def search_of(search: Search | Backend | str, k: int = 3) -> Search:

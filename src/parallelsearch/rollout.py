@@ -33,7 +33,18 @@ from parallelsearch.reading import STOP as READING_STOP
 from parallelsearch.reading import answer_in, reading_prompt
 from parallelsearch.retrieval.base import DegradedHits, Hit
 from parallelsearch.search import Found, Search
-from parallelsearch.trajectory import Author, Query, Question, Reading, Segment, Shown, Stop, Trajectory, Turn
+from parallelsearch.trajectory import (
+    TOO_COSTLY,
+    Author,
+    Query,
+    Question,
+    Reading,
+    Segment,
+    Shown,
+    Stop,
+    Trajectory,
+    Turn,
+)
 
 MIN_OBSERVATION_TOKENS = 64
 ANSWER_SHARE_OF_DEADLINE = 0.25
@@ -423,7 +434,7 @@ class _Run:
         )
         num_read = reader.count_tokens(asked)
         if self.is_too_much(self.num_read + num_read, self.num_written + self.limits.max_tokens_per_turn):
-            raise PolicyError("its call would have passed what a question may cost (max_billed_tokens, max_cost)")
+            raise PolicyError(TOO_COSTLY)
         is_heard = reader.streams and self.on_event is not None
         self.trajectory.num_llm_calls += 1
         async with reader.session(session) as key:

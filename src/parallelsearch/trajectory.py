@@ -181,6 +181,10 @@ class Turn:
         return len(self.queries) >= 2
 
 
+TOO_COSTLY = "its call would have passed what a question may cost (max_billed_tokens, max_cost)"
+"""The error of a reading that was not asked for."""
+
+
 @dataclass(slots=True)
 class Reading:
     """The call of another model that read the passages and answered (`reading.py`): who it was, what it wrote, and what the
@@ -195,6 +199,16 @@ class Reading:
     """Tokens of what it was asked; `num_tokens` is what it wrote."""
     start_s: float = 0.0
     generate_s: float = 0.0
+
+    @property
+    def is_refused(self) -> bool:
+        """The model was not asked, for the cost of it."""
+        return self.error == TOO_COSTLY
+
+    @property
+    def is_failed(self) -> bool:
+        """The model was asked and gave no answer."""
+        return self.error is not None and not self.is_refused
 
 
 @dataclass(slots=True)

@@ -133,6 +133,69 @@ async def test_a_reader_is_part_of_the_set_up_and_its_calls_are_counted(tmp_path
     assert {one.key for one in compared.differences["read"]} == {"reader"}
 
 
+class NoReader(ScriptedPolicy):
+    """A reader whose server is gone."""
+
+    async def generate(self, segments: Sequence[Segment], **_: Any) -> Generation:
+        raise PolicyError("nobody is there")
+
+
+async def test_a_reader_that_only_fails_stops_the_run(tmp_path: Path) -> None:
+    asked = questions(40)
+    turns = script(asked)
+    for question in asked[::3]:  # these search nothing, so that there is nothing to read: no success of the reader
+        turns[question.question] = [grammar.render_turn("y", answer="none")]
+    reads = {q.question: ["<answer> read </answer>"] for q in asked}
+    policy, gone = ScriptedPolicy(turns), NoReader(reads, name="reader")
+    settings = replace(FAST, max_failures_in_a_row=5, concurrency=2)
+    with pytest.raises(RunStoppedError, match=r"the reader 'reader .*failed on 5 questions in a row.*nobody is there"):
+        await run_questions(asked, policy, search(), tmp_path, settings, answer_with=gone)
+    assert len(ids(tmp_path)) < 15
+    reader = ScriptedPolicy(reads, name="reader")
+    again = replace(settings, retry_failures=True)
+    healed = await run_questions(asked, policy, search(), tmp_path, again, answer_with=reader)
+    assert (healed["num_done"], healed["subsets"]["made"]["reader_failures"]) == (40, 0)
+
+
+async def test_a_small_set_that_the_reader_never_read_has_no_report(tmp_path: Path) -> None:
+    asked = questions(3)
+    policy, gone = ScriptedPolicy(script(asked)), NoReader({}, name="reader")
+    with pytest.raises(
+        RunStoppedError, match=r"the reader 'reader .*every question that it was asked, on 3.*retry_fail"
+    ):
+        await run_questions(asked, policy, search(), tmp_path / "gone", FAST, answer_with=gone)
+    assert not (tmp_path / "gone" / "summary.json").exists()
+    # What was refused for its cost, and what the policy had no time for, is no fault of the reader's.
+    capped = replace(FAST, limits=Limits(max_billed_tokens=20_000))
+    dear = ScriptedPolicy({}, name="reader")
+    dear.count_tokens = lambda text: 30_000  # type: ignore[method-assign]
+    refused = await run_questions(asked, policy, search(), tmp_path / "dear", capped, answer_with=dear)
+    assert refused["subsets"]["made"]["reader_refused"] == 3
+    late = Paced(
+        {question: [turns[0], "<think>" + " y" * 800] for question, turns in script(asked).items()}, tokens_per_s=50
+    )
+    hurried = replace(FAST, limits=Limits(timeout_s=3))
+    ended = await run_questions(asked, late, search(), tmp_path / "late", hurried, answer_with=gone)
+    assert (ended["subsets"]["made"]["stops"], ended["subsets"]["made"]["reader_failures"]) == ({"timeout": 3}, 3)
+
+
+async def test_a_reading_refused_for_its_cost_is_told_apart_and_not_asked_again(tmp_path: Path) -> None:
+    asked = questions(3)
+    policy = ScriptedPolicy(script(asked))
+    reader = ScriptedPolicy({q.question: ["<answer> read </answer>"] for q in asked[1:]}, name="reader")
+    reader.count_tokens = lambda text: 30_000 if asked[0].question in text else 10  # type: ignore[method-assign]
+    capped = replace(FAST, limits=Limits(max_billed_tokens=20_000))
+    first = await run_questions(asked, policy, search(), tmp_path, capped, answer_with=reader)
+    values = first["subsets"]["made"]
+    assert (values["reader_failures"], values["reader_refused"], values["em"]) == (0, 1, 1 / 3)
+    (note,) = notes_of(first)
+    assert note.startswith("the model that reads was not asked on 1 of 3 questions")
+    assert "Raise --max-cost" in note
+    assert "--retry-failures" not in note
+    again = replace(capped, retry_failures=True)
+    assert (await run_questions(asked, policy, search(), tmp_path, again, answer_with=reader))["num_done_now"] == 0
+
+
 # ---- one run ---------------------------------------------------------------------------------------------------------
 
 
@@ -528,6 +591,33 @@ async def test_evaluate_opens_addresses_and_closes_them(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="gold: needs the corpus file"):
         await parallelsearch.evaluate("demo", "demo", "gold:", tmp_path / "gold", FAST)
     assert sorted(closed) == ["ScriptedPolicy", "ScriptedPolicy", "Search"]
+
+
+async def test_evaluate_keeps_the_answers_of_a_backend_of_ones_own(tmp_path: Path) -> None:
+    asked = questions(2)
+    policy, num_asked = ScriptedPolicy(script(asked)), 0
+
+    class Shelf:
+        def search_many(self, queries: list[str], k: int) -> list[list[str]]:
+            nonlocal num_asked
+            num_asked += len(queries)
+            return [[f"{query} is in this book"] for query in queries]
+
+        def describe(self) -> dict[str, Any]:
+            return {"kind": "shelf", "corpus": "books"}
+
+    for out in ("first", "second"):
+        kept = {"cache": tmp_path / "cache.db", "record": tmp_path / "searches.jsonl"}
+        await parallelsearch.evaluate(asked, policy, Shelf(), tmp_path / out, FAST, **kept)
+        if out == "first":
+            num_first = num_asked
+    assert 0 < num_first == num_asked  # the second run found all of them in the cache
+    replayed = await parallelsearch.evaluate(asked, policy, f"replay:{kept['record']}", tmp_path / "replayed", FAST)
+    assert replayed["subsets"]["made"]["num_failed_queries"] == 0
+    with pytest.raises(UsageError, match=r"Give it a describe\(\)"):
+        await parallelsearch.evaluate(asked, policy, lambda queries, k: [], tmp_path / "other", FAST, **kept)
+    with pytest.raises(UsageError, match="give record, cache and cache_days to open_search"):
+        await parallelsearch.evaluate(asked, policy, search(), tmp_path / "other", FAST, **kept)
 
 
 def test_evaluate_answers_gives_a_report(tmp_path):

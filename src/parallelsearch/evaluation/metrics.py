@@ -103,6 +103,9 @@ class Row:
     """Queries that a part of the search did not answer."""
     reader_failed: bool | None = None
     """Another model should have read and gave no answer, so that the policy's own stands; None where none was asked."""
+    reader_error: str | None = None
+    reader_refused: bool = False
+    """It was not asked, for its call would have passed what a question may cost. The policy's own answer stands here, too."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -133,6 +136,7 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
     coverage = None if known is None else covered(trajectory, known[0])
     num_input, num_output = _tokens(trajectory)
     num_shown, num_cut = passages_cut(trajectory)
+    reading = trajectory.reading
     row = Row(
         id=trajectory.id,
         dataset=trajectory.dataset,
@@ -171,7 +175,9 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
         num_shown=num_shown,
         num_cut=num_cut,
         gold_by=None if gold is None else gold.by,
-        reader_failed=None if trajectory.reading is None else trajectory.reading.error is not None,
+        reader_failed=None if reading is None or reading.is_refused else reading.is_failed,
+        reader_error=None if reading is None else reading.error,
+        reader_refused=reading is not None and reading.is_refused,
     )
     if known is not None and coverage is not None:
         parts, row.parts_from = known
@@ -354,12 +360,14 @@ def summarise(rows: Sequence[Row], *, num_resamples: int = 1000, seed: int = 0) 
     num_rounds = sum(row.num_searches for row in rows)
     read = [row.reader_failed for row in rows if row.reader_failed is not None]
     num_partial = sum(row.num_partial_queries for row in rows)
+    num_refused = sum(row.reader_refused for row in rows)
     return {
         "n": len(rows),
         **{name: ratio.value for name, ratio in ratios.items()},
         "failures": sum(row.stop == "error" for row in rows),
         **({"reader_failures": sum(read)} if read else {}),
         **({"num_partial_queries": num_partial} if num_partial else {}),
+        **({"reader_refused": num_refused} if num_refused else {}),
         "num_truncated": sum(row.num_truncated for row in rows),
         "num_invalid": sum(row.num_invalid for row in rows),
         "num_failed_queries": sum(row.num_failed_queries for row in rows),

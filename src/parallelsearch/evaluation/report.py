@@ -228,6 +228,12 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
         )
     if num_partial := values.get("num_partial_queries", 0):
         notes.append(f"{num_partial} queries were answered by a part of the search only: see 'missing' in the record")
+    if num_refused := values.get("reader_refused", 0):
+        notes.append(
+            f"the model that reads was not asked on {num_refused} of {values['n']} questions, since its call would have "
+            "passed what a question may cost: the policy's own answer counts there. Raise --max-cost (in Python also "
+            "max_billed_tokens), with another --out"
+        )
     if num_late := values["stops"].get("timeout", 0):
         limit_s = summary["manifest"]["setup"].get("limits", {}).get("timeout_s")
         notes.append(

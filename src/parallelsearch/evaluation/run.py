@@ -52,7 +52,8 @@ class EvaluationSettings:
     """When a run goes on: ask those questions again on which the policy failed, that ran out of time, or that the reader did
     not answer."""
     max_failures_in_a_row: int | None = 100
-    """A policy that fails this often with no success in between is broken: stop, instead of failing on every question."""
+    """A policy or reader that fails this often with no success in between is broken: stop, instead of failing on every
+    question."""
 
     def __post_init__(self) -> None:
         check_whole("concurrency is how many questions are under way at once:", self.concurrency)
@@ -132,9 +133,14 @@ def summary_of(rows: Sequence[Row], manifest: Manifest, num_resamples: int = 100
 
 
 def _is_failed(trajectory: Trajectory) -> bool:
-    """What `retry_failures` asks again."""
+    """What `retry_failures` asks again. A reading refused for its cost is not: within the same limit it would be again."""
     reading = trajectory.reading
-    return trajectory.stop in ("error", "timeout") or (reading is not None and reading.error is not None)
+    return trajectory.stop in ("error", "timeout") or (reading is not None and reading.is_failed)
+
+
+def _is_unread(row: Row) -> bool | None:
+    """Whether the reader failed; None where it was not asked, or the policy had left it no time."""
+    return None if row.stop == "timeout" else row.reader_failed
 
 
 def _as_shown(policy: Policy, dialect: Dialect, question: str) -> str | None:
@@ -213,6 +219,8 @@ class _Run:
         self.by_id = {question.id: question for question in questions}
         self.rows: list[Row] = []
         self.num_right = self.num_failed = self.num_done_now = self.num_failed_in_a_row = 0
+        self.num_read = self.num_unread = self.num_unread_in_a_row = 0
+        self.reader_error: str | None = None  # the last one
         self.start_s = time.perf_counter()
 
     def take_over(self, rows: Iterable[Row]) -> None:
@@ -255,22 +263,38 @@ class _Run:
         )
 
     def refuse_nothing_done(self) -> None:
-        """A set smaller than the failures that stop a run would end with a report of nothing but failures."""
-        if self.settings.max_failures_in_a_row is not None and self.num_failed == len(self.rows):
+        """A set smaller than the failures that stop a run would end with a report of nothing but failures, or, under the
+        reader's name, of nothing but the policy's own answers."""
+        if self.settings.max_failures_in_a_row is None:
+            return
+        if self.num_failed == len(self.rows):
             raise RunStoppedError(
                 f"the policy failed on every question, on {self.num_failed}, last with: {self.rows[-1].error}. Repair it and "
                 "go on with --retry-failures (in Python: retry_failures)"
+            )
+        if self.num_unread and not self.num_read:
+            raise RunStoppedError(
+                f"{self._named_reader()} failed on every question that it was asked, on {self.num_unread}, last with: "
+                f"{self.reader_error}. Repair it and go on with --retry-failures (in Python: retry_failures)"
             )
 
     def _count(self, row: Row) -> None:
         self.rows.append(row)
         self.num_right += row.em
         self.num_failed += row.stop == "error"
+        is_unread = _is_unread(row)
+        self.num_read += is_unread is False
+        if is_unread:
+            self.num_unread += 1
+            self.reader_error = row.reader_error
 
     def _report(self) -> None:
         if self.on_progress is not None:
             elapsed_s = time.perf_counter() - self.start_s
             self.on_progress(Progress(len(self.rows), len(self.by_id), self.num_right, self.num_failed, elapsed_s))
+
+    def _named_reader(self) -> str:
+        return "the reader" if self.reader is None else f"the reader '{self.reader.title}'"
 
     def _stop_if_broken(self, row: Row) -> None:
         self.num_failed_in_a_row = self.num_failed_in_a_row + 1 if row.stop == "error" else 0
@@ -279,6 +303,15 @@ class _Run:
             raise RunStoppedError(
                 f"the policy failed on {self.num_failed_in_a_row} questions in a row, last with: {row.error}. "
                 f"{len(self.rows) - self.num_failed} questions were done before; repair the policy and go on with "
+                "--retry-failures (in Python: retry_failures)"
+            )
+        is_unread = _is_unread(row)
+        if is_unread is not None:  # a question that it was not asked says nothing about it
+            self.num_unread_in_a_row = self.num_unread_in_a_row + 1 if is_unread else 0
+        if limit is not None and self.num_unread_in_a_row >= limit:
+            raise RunStoppedError(
+                f"{self._named_reader()} failed on {self.num_unread_in_a_row} questions in a row, last with: "
+                f"{self.reader_error}. It answered {self.num_read} questions before; repair it and go on with "
                 "--retry-failures (in Python: retry_failures)"
             )
 

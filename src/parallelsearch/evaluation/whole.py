@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from parallelsearch.addresses import open_policy, open_search, search_of
+from parallelsearch.addresses import open_own_search, open_policy, open_search
 from parallelsearch.data.sets import QuestionSet, load_questions
 from parallelsearch.errors import UsageError
 from parallelsearch.evaluation.budget import labelled_arm, run_arm, whole_arm
@@ -52,8 +52,9 @@ async def evaluate(
 ) -> dict[str, Any]:
     """Run the set, or go on with it, and return its summary; `out_dir` then holds record, summary, page and report.
 
-    `k` is how many hits a sub-query gets where `search` is an address, and `record`, `cache` and `cache_days` are those of
-    `open_search`; a `Search` has its own. `answer_with` is another model that reads what the policy found and answers.
+    `k` is how many hits a sub-query gets where `search` is an address or a backend of the caller's own, and `record`, `cache`
+    and `cache_days` are those of `open_search`; a `Search` has its own. `answer_with` is another model that
+    reads what the policy found and answers.
     """
     asked = _loaded(questions)
     async with AsyncExitStack() as stack:
@@ -147,6 +148,11 @@ async def _opened_search(
     search: Search | Backend | str, k: int, questions: QuestionSet, **kept: Any
 ) -> AsyncIterator[Search]:
     if isinstance(search, Search):
+        if any(value is not None for value in kept.values()):
+            raise UsageError(
+                "a Search keeps what it was opened to keep: give record, cache and cache_days to open_search, or give "
+                "evaluate the address or the backend in its place"
+            )
         yield search
         return
     opened = _search_of(search, k, questions, **kept)
@@ -159,7 +165,7 @@ async def _opened_search(
 def _search_of(search: Backend | str, k: int, questions: QuestionSet, **kept: Any) -> Search:
     """The search that is meant; `gold:FILE,FILE` gives each question its own gold passages from these corpus files."""
     if not isinstance(search, str):
-        return search_of(search, k)
+        return open_own_search(search, k=k, **kept)
     kind, _, files = search.partition(":")
     if kind != "gold":
         return open_search(search, k=k, **kept)
