@@ -119,11 +119,12 @@ def test_a_retriever_of_an_address_is_closed_and_its_threads_end(split):
     before = set(threading.enumerate())
     with as_retriever("demo", k=1, split=split) as retriever:
         assert retriever.retrieve(QUESTION)
-        assert set(threading.enumerate()) > before
+        begun = set(threading.enumerate()) - before
+    assert begun
     retriever.close()
-    for thread in set(threading.enumerate()) - before:
+    for thread in begun:
         thread.join(60)
-    assert set(threading.enumerate()) <= before
+    assert not any(thread.is_alive() for thread in begun)
     with pytest.raises(UsageError, match="this search was closed"):
         retriever.retrieve(QUESTION)
 

@@ -18,7 +18,7 @@ from cluster_runs import MONET, TURNS, ModelServer, ScriptServer, batch_of, tiny
 from fastapi import FastAPI, HTTPException, Request
 
 from parallelsearch.data import demo
-from parallelsearch.errors import UsageError
+from parallelsearch.errors import PolicyError, UsageError
 from parallelsearch.policy.base import Generation, OnText, Sampling
 from parallelsearch.policy.encoding import EncodingPolicy
 from parallelsearch.search import Search
@@ -128,7 +128,7 @@ async def test_an_engine_that_fails_is_not_a_wrong_answer(tiny: Path) -> None:
         async def generate(self, *_: Any, **__: Any) -> Any:
             raise RuntimeError("the engine is gone")
 
-    with pytest.raises(RuntimeError, match="the engine is gone"):
+    with pytest.raises(PolicyError, match="the engine is gone"):
         await run(tiny_recipe(tiny), Broken(), [MONET])
 
 

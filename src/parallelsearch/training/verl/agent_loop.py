@@ -20,7 +20,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 
 from parallelsearch.addresses import open_search
 from parallelsearch.dialects import open_dialect
-from parallelsearch.errors import UsageError
+from parallelsearch.errors import PolicyError, UsageError
 from parallelsearch.policy.encoding import Template
 from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
@@ -116,6 +116,8 @@ class ParallelSearchAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl has 
                 streaming_dispatch=False,
                 session=request_id,
             )
+        if trajectory.stop == "error":
+            raise PolicyError(str(trajectory.error))
         trajectory.sampling = dict(sampling_params)
         trajectory.step = _step_of(row, calls)
         return self._output(trajectory, calls)

@@ -3,7 +3,7 @@
 One object serves all trajectories of a process, so that prompts and passages are encoded once for all samples of a question.
 What belongs to one trajectory (verl's sampling parameters, the request id that keeps it on the server with its prefix in the
 cache, what the server said beside the tokens) is a `Calls` object, found by the rollout's session. An engine that fails
-raises through the rollout: verl then counts the group as failed, and a broken engine is never a wrong answer.
+ends the rollout, and the loop raises: verl then counts the group as failed, and a broken engine is never a wrong answer.
 """
 
 from __future__ import annotations
