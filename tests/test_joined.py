@@ -88,6 +88,7 @@ async def test_a_part_keeps_to_its_own_width_and_is_closed_with_the_others() -> 
     narrow.max_batch = wide.max_batch = 1
     wide.max_concurrency = 8
     search = Search(JoinedRetriever([narrow, wide]))
+    assert search.retriever.name == "narrow and wide", "for messages and the page"
     await search.search_many([f"q{n}" for n in range(20)])
     assert (narrow.most_at_once, wide.most_at_once) == (1, 8)
     await search.aclose()

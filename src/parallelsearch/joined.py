@@ -29,7 +29,6 @@ class JoinedRetriever(Retriever):
     address of the web is one. The ids of the first part stay as they are; those of the others get the part's number.
     """
 
-    name = "all"
     max_concurrency = 64  # each part keeps to its own
 
     def __init__(self, parts: Sequence[Retriever], *, weights: Sequence[float] | None = None) -> None:
@@ -39,7 +38,7 @@ class JoinedRetriever(Retriever):
         if len(weights) != len(parts) or not all(0 < weight < math.inf for weight in weights):
             raise UsageError(f"{len(parts)} searches need as many weights above 0, not {weights}")
         self.parts = [Search(part, timeout_s=TIMEOUT_S, cache_size=0) for part in parts]
-        self.weights = weights
+        self.weights, self.name = weights, " and ".join(part.name for part in parts)
         self._warned: set[str] = set()
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
@@ -68,7 +67,7 @@ class JoinedRetriever(Retriever):
 
     def describe(self) -> dict[str, Any]:
         parts = [part.retriever.describe() for part in self.parts]
-        return {"kind": self.name, "settings": {"weights": self.weights}, "parts": parts}
+        return {"kind": "all", "settings": {"weights": self.weights}, "parts": parts}
 
     async def aclose(self) -> None:
         await asyncio.gather(*(part.aclose() for part in self.parts), return_exceptions=True)
