@@ -1,9 +1,6 @@
 """LlamaIndex, the real library: its retrievers in our search, our search and agent in its hands."""
 
 import asyncio
-import copy
-import pickle
-import threading
 import zlib
 
 import pytest
@@ -13,7 +10,6 @@ from parallelsearch.data import demo
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.integrations import SharedSearch
 from parallelsearch.integrations.llama_index import LlamaIndexRetriever, agent_tool, as_retriever
-from parallelsearch.retrieval import build_index
 
 pytest.importorskip("llama_index.core", reason="pip install -e '.[integrations]'")
 from llama_index.core import Settings, VectorStoreIndex
@@ -112,54 +108,6 @@ def test_our_search_is_a_retriever_blocking_and_async(monkeypatch):
         assert len(engine.query("Danube").source_nodes) == 2
         with pytest.raises(SearchError, match="empty"):
             retriever.retrieve(" ")
-
-
-@pytest.mark.parametrize("split", [None, "demo"])
-def test_a_retriever_of_an_address_is_closed_and_its_threads_end(split):
-    before = set(threading.enumerate())
-    with as_retriever("demo", k=1, split=split) as retriever:
-        assert retriever.retrieve(QUESTION)
-        begun = set(threading.enumerate()) - before
-    assert begun
-    retriever.close()
-    for thread in begun:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in begun)
-    with pytest.raises(UsageError, match="this search was closed"):
-        retriever.retrieve(QUESTION)
-
-
-def test_a_retriever_leaves_open_what_it_was_given():
-    with SharedSearch("demo", k=1) as shared:
-        for k in (None, 2):
-            with as_retriever(shared, k) as retriever:
-                assert len(retriever.retrieve(QUESTION)) == (k or 1)
-        assert shared.find(QUESTION)
-    search = Search(demo.retriever())
-    with as_retriever(search) as retriever:
-        assert retriever.retrieve(QUESTION)
-    assert asyncio.run(search.find("Danube")).error is None
-
-
-def test_a_retriever_of_addresses_can_be_pickled_and_another_says_why_not(tmp_path, monkeypatch):
-    (tmp_path / "c.jsonl").write_text('{"id": "1", "title": "Danube", "text": "A river."}')
-    build_index(tmp_path / "c.jsonl", tmp_path / "index")
-    monkeypatch.chdir(tmp_path)
-    with as_retriever("bm25:index", k=2, split="demo") as retriever:
-        retriever.verbose = True
-        packed = pickle.dumps(retriever)
-        assert copy.deepcopy(retriever).retrieve("Danube")
-    monkeypatch.chdir("/")
-    with pickle.loads(packed) as again:  # in another folder, with the first one closed
-        assert len(again.retrieve("Danube")) == 1
-        assert again.verbose
-    policy = demo.DemoPolicy()
-    for search, split, kind in ((Search(demo.retriever()), None, "Search"), ("demo", policy, "DemoPolicy")):
-        with (
-            as_retriever(search, split=split) as live,
-            pytest.raises(UsageError, match=f"holds a {kind} cannot be pickled; one made of addresses can"),
-        ):
-            pickle.dumps(live)
 
 
 def test_our_retriever_splits_whole_questions():

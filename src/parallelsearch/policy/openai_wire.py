@@ -308,9 +308,8 @@ class Turn:
                 number = None
             if number is None:
                 number = len(self._calls)
-                self._numbers[index, id] = self._numbers[index, ""] = (
-                    number  # without an id: the last one of that index
-                )
+                # A piece without an id belongs to the last call of its index.
+                self._numbers[index, id] = self._numbers[index, ""] = number
             call = self._calls.setdefault(number, CallSoFar())
             call.id = call.id or id
             if name.removeprefix(_NAMESPACE) != call.name:  # some servers repeat it in every piece

@@ -93,10 +93,7 @@ class OwnRetriever(Retriever):
     def _blocking(self, *arguments: Any) -> Any:
         try:
             return self._function(*arguments)
-        except (
-            StopIteration,
-            SystemExit,
-        ) as error:  # no future can carry the first, and the second would end the event loop
+        except (StopIteration, SystemExit) as error:  # no future carries the first, and the second would end the loop
             raise SearchError(f"{self.name} failed: {type(error).__name__}: {error}") from error
 
     def describe(self) -> dict[str, Any]:
