@@ -3,7 +3,8 @@
 Rows are those of `kept_rows.py`: `tried/rounds-*` is Qwen2.5-Coder-0.5B; `tried/qwen-parallel` is the same base with fewer
 lessons of two rounds, and `tried/small-parallel` is SmolLM2-135M with as few. `recipes/twins-wide.toml` has the commands. The
 twin may search nine times where questions have many parts. `parallel-3` stands beside them: the smaller base with all of
-its lessons and RL.
+its lessons and RL. `rounds-rl` went on from `rounds-parallel`, `rounds-rl-low` from `rounds-again`: the same seeds, trained
+a second time.
 """
 
 from __future__ import annotations
@@ -39,21 +40,19 @@ from result_tables import (
 )
 
 from parallelsearch.evaluation.metrics import ratios_of
-from parallelsearch.evaluation.statistics import Ratio
+from parallelsearch.evaluation.statistics import Ratio, mean_of
 
-LARGER, TWIN, WITH_RL, FEWER, SMALLER = (
-    "rounds-parallel",
-    "rounds-sequential",
-    "rounds-rl",
-    "qwen-parallel",
-    "small-parallel",
-)
+LARGER, TWIN, FEWER, SMALLER = "rounds-parallel", "rounds-sequential", "qwen-parallel", "small-parallel"
+BEFORE, WITH_RL, HIGH_RL, TWIN_RL = "rounds-again", "rounds-rl-low", "rounds-rl", "rounds-rl-sequential"
 SAID = {
     "smaller base, few second rounds": SMALLER,
     "larger, few": FEWER,
     "larger base": LARGER,
+    "before": BEFORE,
     "with RL": WITH_RL,
+    "at 1e-4": HIGH_RL,
     "its twin": TWIN,
+    "twin with RL": TWIN_RL,
     SHIPPED: SHIPPED,
 }
 """What the tables call them."""
@@ -109,23 +108,41 @@ def answers_table(kept: Kept) -> str:
 
 
 def lessons_table(kept: Kept) -> str:
-    """What the base brings with equal lessons, what more of two rounds, and what RL after them."""
+    """What the base brings with equal lessons, and what more of two rounds."""
     lines = []
     for name, (holds, _) in _ANSWERS.items():
         large = lines_of(kept, LARGER, holds)
         if not large:
             continue
-        small, few, taught = _on_the_same(kept, large, holds, SMALLER, FEWER, WITH_RL)
-        gains = [lead(em_difference(*pair)) for pair in ((small, few), (few, large), (large, taught))]
-        calls = [_calls(seeds) for seeds in (few, large, taught)]
+        small, few = _on_the_same(kept, large, holds, SMALLER, FEWER)
         lines.append([
-            name, str(len(large[0])), _em(small), _em(few), gains[0], _em(large), gains[1], _em(taught), gains[2], *calls,
+            name, str(len(large[0])), _em(small), _em(few), lead(em_difference(small, few)), _em(large),
+            lead(em_difference(few, large)), _calls(few), _calls(large),
         ])  # fmt: skip
     head = (
         "EM", "n", "smaller base, few second rounds", "larger, few", "minus the smaller's", "larger, more", "minus few",
-        "with RL", "minus without", "calls, few", "more", "with RL",
+        "calls, few", "more",
     )  # fmt: skip
-    return _with_seeds(kept, head, lines, "smaller base, few second rounds", "larger, few", "larger base", "with RL")
+    return _with_seeds(kept, head, lines, "smaller base, few second rounds", "larger, few", "larger base")
+
+
+def rl_table(kept: Kept) -> str:
+    """What RL adds to the starts that it went on from, and how both twins stand after it."""
+    lines = []
+    for name, (holds, rounds) in _ANSWERS.items():
+        taught = lines_of(kept, WITH_RL, holds)
+        if not taught:
+            continue
+        before, first, high, twin = _on_the_same(kept, taught, holds, BEFORE, LARGER, HIGH_RL, (TWIN_RL, rounds))
+        lines.append([
+            name, str(len(taught[0])), _em(before), _em(taught), lead(_added(before, taught)), lead(_added(first, high)),
+            _em(twin), lead(em_difference(twin, taught)), _calls(taught), bare(calls_ratio(twin, taught), 2),
+        ])  # fmt: skip
+    head = (
+        "EM", "n", "before", "with RL", "minus before", "at 1e-4, minus before", "twin with RL", "minus the twin's", "calls",
+        "by the twin's",
+    )  # fmt: skip
+    return _with_seeds(kept, head, lines, "before", "with RL", "at 1e-4", "twin with RL")
 
 
 def splits_table(kept: Kept) -> str:
@@ -150,7 +167,8 @@ def splits_table(kept: Kept) -> str:
         "share", "n", "smaller base, few second rounds", "larger, few", "larger base", "with RL", "minus without", SHIPPED,
         f"larger minus {SHIPPED}'s",
     )  # fmt: skip
-    return _with_seeds(kept, head, lines, *(name for name in SAID if SAID[name] != TWIN))
+    arms = ("smaller base, few second rounds", "larger, few", "larger base", "with RL", SHIPPED)
+    return _with_seeds(kept, head, lines, *arms)
 
 
 def _on_the_same(kept: Kept, large: Seeds, holds: Holds, *arms: str | tuple[str, int]) -> list[list[list[Line]]]:
@@ -180,10 +198,26 @@ def _ratios(seeds: Seeds, metric: str) -> list[Ratio]:
     return [ratios_of([line.row for line in seed])[metric] for seed in seeds]
 
 
+def _added(before: Seeds, after: Seeds) -> Measured | None:
+    """What was added to each seed, which went on from the same seed of `before`: a start's luck is in both of its figures."""
+    a, b = paired(before, after)
+    if not a or not b:
+        return None
+    gains = [
+        [float(y.row.em) - float(x.row.em) for x, y in zip(*seeds, strict=True)] for seeds in zip(a, b, strict=True)
+    ]
+    return measured([mean_of(gain) for gain in gains])
+
+
 def _gain(one: Seeds, other: Seeds, metric: str) -> Measured | None:
     """Of the second over the first, on the questions that both were asked."""
     a, b = paired(one, other)
     return ratio_difference(_ratios(a, metric), _ratios(b, metric))
 
 
-TABLES = {"larger_answers": answers_table, "larger_lessons": lessons_table, "larger_splits": splits_table}
+TABLES = {
+    "larger_answers": answers_table,
+    "larger_lessons": lessons_table,
+    "larger_rl": rl_table,
+    "larger_splits": splits_table,
+}

@@ -397,7 +397,10 @@ def larger_arms() -> dict[str, list]:
     arms = {
         "rounds-parallel": large,
         "rounds-sequential": twin,
-        "rounds-rl": arm(7, 4, 2, covered=0.875),
+        "rounds-again": arm(3, 3, 3, covered=0.75),
+        "rounds-rl-low": arm(7, 4, 2, covered=0.875),
+        "rounds-rl": arm(4, 4, 2),
+        "rounds-rl-sequential": [*arm(5, 8, 4, turns=9), *some(0, WIDE, num_parts=2, num_llm_calls=5)],
         "qwen-parallel": arm(3, 5, 0, covered=0.625),
         "small-parallel": arm(2, 3, 1, covered=0.5),
     }
@@ -437,17 +440,46 @@ def test_a_larger_base_is_compared_with_its_twin_and_the_shipped_one(name: str, 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        # n, smaller, larger, difference, with more lessons of two rounds, difference, with RL, difference, calls of the three
-        ("2 to 4 parts, made from pages", "16 .250 .375 +.125 .750 +.375 .875 +.125 5.00 2.00 4.00"),
-        ("two parallel rounds, balanced", "8 .125 .250 +.125 .625 +.375 .750 +.125 5.00 2.00 4.00"),
-        ("2Wiki-mixed", "4 .500 .750 +.250 1.000 +.250 1.000 +.000 5.00 2.00 4.00"),
+        # n, smaller, larger, difference, with more lessons of two rounds, difference, calls of these two
+        ("2 to 4 parts, made from pages", "16 .250 .375 +.125 .750 +.375 5.00 2.00"),
+        ("two parallel rounds, balanced", "8 .125 .250 +.125 .625 +.375 5.00 2.00"),
+        ("2Wiki-mixed", "4 .500 .750 +.250 1.000 +.250 5.00 2.00"),
     ],
 )
-def test_more_lessons_of_two_rounds_and_rl_are_compared_with_what_was_before(name: str, expected: str) -> None:
+def test_more_lessons_of_two_rounds_are_compared_with_fewer(name: str, expected: str) -> None:
     table = base_tables.lessons_table(as_kept(larger_arms()))
     assert " ".join(begins(row_of_table(table, name)[1:])) == expected
-    counts = "smaller base, few second rounds 2, larger, few 2, larger base 2, with RL 2."
-    assert table.endswith(f"Seeds: {counts}")
+    assert table.endswith("Seeds: smaller base, few second rounds 2, larger, few 2, larger base 2.")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # n, before, with RL, difference, of the larger step size, the twin with RL, difference, calls, by the twin's
+        ("2 to 4 parts, made from pages", "16 .375 .875 +.500 -.250 .625 +.250 4.00 .50"),
+        ("comparisons (HotpotQA, 2Wiki)", "8 .375 .875 +.500 -.250 .625 +.250 4.00 .50"),
+    ],
+)
+def test_rl_is_compared_with_its_start_and_with_rl_of_the_twin(name: str, expected: str) -> None:
+    table = base_tables.rl_table(as_kept(larger_arms()))
+    assert " ".join(begins(row_of_table(table, name)[1:])) == expected
+    assert table.endswith("Seeds: before 2, with RL 2, at 1e-4 2, twin with RL 2.")
+
+
+def test_what_rl_adds_is_measured_seed_by_seed() -> None:
+    """Two starts of .5 and 0 gain .25 each: the spread of the starts is no part of the interval."""
+
+    def run(right: int) -> list:
+        return [record(f"{WIDE}{at}", WIDE, num_parts=2, em=at % 4 < right) for at in range(400)]
+
+    files = {
+        "rounds-again.s1": run(2),
+        "rounds-again.s2": run(0),
+        "rounds-rl-low.s1": run(3),
+        "rounds-rl-low.s2": run(1),
+    }
+    kept = as_kept({f"tried/{name}": rows for name, rows in files.items()})
+    assert row_of_table(base_tables.rl_table(kept), "2 to 4 parts, made from pages")[4] == "+.250 (+.207, +.293)"
 
 
 @pytest.mark.parametrize(
