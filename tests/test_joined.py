@@ -107,6 +107,19 @@ def test_weights_and_nameless_parts_are_refused(tmp_path: Path) -> None:
         CachedRetriever(JoinedRetriever([one, nameless]), tmp_path / "cache.db")
 
 
+async def test_what_is_asked_for_afresh_comes_from_no_cache_of_a_part(tmp_path: Path, echo) -> None:
+    own, web = echo(), echo(latency_s=0.02)
+    own.describe = lambda: {"kind": "echo", "corpus": "own"}
+    search = Search(JoinedRetriever([CachedRetriever(own, tmp_path / "cache.db"), web]))
+    await search.find("q", k=1)
+    await search.find("q", k=1, scope="a")
+    assert own.calls == web.calls == [["q"], ["q"]]
+    found = await asyncio.gather(search.find("p"), search.find("p", scope="b"))
+    assert web.calls[2:] == [["p"], ["p"]], "nor is one shared that is in flight for somebody else"
+    assert not any(one.error or one.cached for one in found)
+    await search.aclose()
+
+
 async def test_recordings_say_what_was_missing(tmp_path: Path) -> None:
     joined = JoinedRetriever([Fixed("web", SearchError("down")), Fixed("own", ranking("1", "2"))])
     recording = RecordingRetriever(joined, tmp_path / "searches.jsonl")

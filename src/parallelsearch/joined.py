@@ -7,6 +7,7 @@ and as widely, as it would be alone. One that fails leaves the others' hits, as 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 from collections.abc import Sequence
@@ -14,11 +15,12 @@ from dataclasses import replace
 from typing import Any
 
 from parallelsearch.errors import SearchError, UsageError
-from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
+from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever, is_fresh
 from parallelsearch.search import Found, Search
 
 TIMEOUT_S = 20.0
 """For each part, its retries included: less than a search has in all."""
+_numbers = itertools.count()
 _log = logging.getLogger(__name__)
 
 
@@ -42,7 +44,8 @@ class JoinedRetriever(Retriever):
         self._warned: set[str] = set()
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
-        answers = await asyncio.gather(*(part.search_many(queries, k) for part in self.parts))
+        scope = f"all-{next(_numbers)}" if is_fresh.get() else ""
+        answers = await asyncio.gather(*(part.search_many(queries, k, scope) for part in self.parts))
         return [self._join([answer[place] for answer in answers], k) for place in range(len(queries))]
 
     def _join(self, founds: Sequence[Found], k: int) -> Result:

@@ -28,7 +28,7 @@ from parallelsearch.errors import (
     closed,
     is_number,
 )
-from parallelsearch.retrieval.base import DegradedHits, Hit, Result
+from parallelsearch.retrieval.base import DegradedHits, Hit, Result, is_fresh
 from parallelsearch.retrieval.metadata import bounded
 from parallelsearch.retrieval.own import Backend, as_retriever
 from parallelsearch.untrusted import finite, whole
@@ -76,6 +76,11 @@ class _Job:
         self.attempts = self.num_waiting = 0
         self.is_sent = False
         self.end_s = 0.0
+
+    @property
+    def kind(self) -> tuple[int, bool]:
+        """Number of hits, and whether no cache may answer: the same for all queries of one call."""
+        return self.key[1], bool(self.key[2])
 
 
 def check_k(k: int, max_k: int) -> None:
@@ -136,7 +141,8 @@ class Search:
 
     async def find(self, query: str, k: int | None = None, scope: str = "") -> Found:
         """Answer one query. Never raises for a search that failed. With a `scope` the backend is asked anew: nothing comes
-        from the cache, and only a query of the same scope that is in flight is shared (for measurements)."""
+        from the cache, nor from one further down (`is_fresh`), and only a query of the same scope that is in flight is
+        shared (for measurements)."""
         return (await self._find([query], k, scope))[0]
 
     async def _find(self, queries: Sequence[str], k: int | None, scope: str) -> list[Found]:
@@ -235,15 +241,15 @@ class Search:
     def _pump(self, lane: _Lane) -> None:
         lane.is_pump_scheduled = False
         while lane.waiting and len(lane.tasks) < self.max_concurrency:
-            k = lane.waiting[0].key[1]
+            first = lane.waiting[0]
             batch: list[_Job] = []
-            while lane.waiting and len(batch) < self.max_batch and lane.waiting[0].key[1] == k:
+            while lane.waiting and len(batch) < self.max_batch and lane.waiting[0].kind == first.kind:
                 job = lane.waiting.popleft()
                 if not job.future.done():
                     job.is_sent = True
                     batch.append(job)
             if batch:
-                task = asyncio.get_running_loop().create_task(self._run(batch, k))
+                task = asyncio.get_running_loop().create_task(self._run(batch, *first.kind))
                 lane.tasks.add(task)
                 task.add_done_callback(functools.partial(self._finished, lane))
 
@@ -260,7 +266,8 @@ class Search:
 
     # ---- calling the backend -----------------------------------------------------------------------------------------
 
-    async def _run(self, batch: list[_Job], k: int) -> None:
+    async def _run(self, batch: list[_Job], k: int, fresh: bool) -> None:
+        is_fresh.set(fresh)  # for this task alone
         if (limiter := self._lane().limiter) is not None:
             for _ in batch:
                 await limiter.acquire()

@@ -11,6 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +47,11 @@ class Hit(Passage):
 
 Result = list[Hit] | SearchError
 """What one query came to: its hits, best first, or why there are none."""
+
+
+is_fresh: ContextVar[bool] = ContextVar("is_fresh", default=False)
+"""Whether a backend is asked for answers that come from no cache. `Search` sets it; a backend that keeps answers, or that is
+made of searches, reads it."""
 
 
 class DegradedHits(list[Hit]):
