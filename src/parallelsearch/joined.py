@@ -16,10 +16,10 @@ from typing import Any
 
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever, is_fresh
-from parallelsearch.search import Found, Search
+from parallelsearch.search import TIMEOUT_S, Found, Search
 
-TIMEOUT_S = 20.0
-"""For each part, its retries included: less than a search has in all."""
+MARGIN_S = 10.0
+"""What a search has in all beyond the time of each part, its retries included, so that one part leaves the others' hits."""
 _numbers = itertools.count()
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,9 @@ class JoinedRetriever(Retriever):
             raise UsageError(f"searches are joined from two on, not {len(parts)}")
         if len(weights) != len(parts) or not all(0 < weight < math.inf for weight in weights):
             raise UsageError(f"{len(parts)} searches need as many weights above 0, not {weights}")
-        self.parts = [Search(part, timeout_s=TIMEOUT_S, cache_size=0) for part in parts]
+        least_s = TIMEOUT_S - MARGIN_S
+        self.parts = [Search(part, timeout_s=max(least_s, part.timeout_s), cache_size=0) for part in parts]
+        self.timeout_s = max(part.timeout_s for part in self.parts) + MARGIN_S
         self.weights, self.name = weights, " and ".join(part.name for part in parts)
         self._warned: set[str] = set()
 

@@ -36,6 +36,7 @@ from parallelsearch.untrusted import finite, whole
 if TYPE_CHECKING:
     from aiolimiter import AsyncLimiter
 
+TIMEOUT_S = 30.0
 _Key = tuple[str, int, str]
 """Query, number of hits, and the scope within which an answer may be shared."""
 
@@ -97,7 +98,7 @@ class Search:
         backend: Backend,
         *,
         k: int = 3,
-        timeout_s: float = 30.0,
+        timeout_s: float | None = None,
         attempts: int = 3,
         first_wait_s: float = 0.2,
         max_wait_s: float = 20.0,
@@ -112,14 +113,17 @@ class Search:
     ) -> None:
         """`backend` is a `Retriever`, any object with `search_many(queries, k)`, or a function (`retrieval/own.py`).
         `rate_per_s` limits queries sent to the backend; `max_batch` and `max_concurrency` default to what the backend
-        says it can take. `cache_size` answers are kept, in at most `max_cache_bytes`. Event loops share the cache; each has
+        says it can take, and `timeout_s`, what a query has in all, to 30 s or the backend's own time-out if that is more.
+        `cache_size` answers are kept, in at most `max_cache_bytes`. Event loops share the cache; each has
         a queue and a rate of its own."""
         check_whole("max_k is the most hits a query may ask for:", max_k)
         check_k(k, max_k)
+        self.retriever = retriever = as_retriever(backend)
+        if timeout_s is None:
+            timeout_s = max(TIMEOUT_S, retriever.timeout_s)
         if not (is_number(timeout_s) and timeout_s > 0):  # not: NaN is neither
             raise UsageError(f"timeout_s of a search must be a number above 0, not {timeout_s!r}")
         check_whole("attempts of a search must be", attempts)
-        self.retriever = retriever = as_retriever(backend)
         self.k, self.timeout_s, self.attempts = k, timeout_s, attempts
         self.first_wait_s, self.max_wait_s = first_wait_s, max_wait_s
         self.max_batch = max_batch or retriever.max_batch

@@ -77,6 +77,8 @@ class Retriever(ABC):
     """How many queries one call may carry; 1 for an API that takes one query a request."""
     max_concurrency: int = 1
     """How many calls may run at the same time."""
+    timeout_s: float = 0.0
+    """Seconds a call may take by the backend's own settings, 0 where it has none. A search waits at least so long."""
 
     @abstractmethod
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:

@@ -70,6 +70,7 @@ class CachedRetriever(Retriever):
         self.inner, self.path = inner, Path(path)
         self.ttl_s, self.max_entries, self.lock_timeout_s = ttl_s, max_entries, lock_timeout_s
         self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
+        self.timeout_s = inner.timeout_s
         self.num_found = self.num_missed = self.num_faults = 0
         description = inner.describe()
         if _says_nothing(description):
