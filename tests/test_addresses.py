@@ -136,6 +136,22 @@ def test_what_stands_behind_the_colon_is_left_as_it_is() -> None:
     assert (server.tool, server.target) == ("find it", "python serve.py --db a?b=c&d --url http://h:1/?q=1")
 
 
+async def test_a_search_waits_as_long_as_its_address_says(tmp_path: Path) -> None:
+    slow = "http?timeout_s=60://h:1/retrieve"
+    kept = {"cache": tmp_path / "cache.db", "record": tmp_path / "searches.jsonl"}
+    for address, options, timeout_s in [
+        ("http://h:1/retrieve", {}, 30.0),
+        (slow, {}, 60.0),
+        (slow, kept, 60.0),
+        (slow, {"timeout_s": 5.0}, 5.0),
+        (f"all:demo|{slow}", {}, 70.0),  # so that a slow part leaves the others' hits
+        ("all:demo|http://h:1/retrieve", {}, 30.0),
+    ]:
+        search = open_search(address, **options)
+        assert search.timeout_s == timeout_s, address
+        await search.aclose()
+
+
 async def test_options_reach_what_an_address_opens(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     encoder = tiny_encoder(tmp_path / "encoder")

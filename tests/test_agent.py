@@ -253,6 +253,35 @@ def test_of_two_threads_that_close_an_agent_the_second_waits(monkeypatch):
     assert told == [["policy"]] * 3
 
 
+def test_an_agent_closed_in_two_event_loops_is_closed_in_one_after_the_other(monkeypatch):
+    """A thread that calls `close()` while an `async with` of another ends: it used to get the other's cancellation, and what
+    was opened was closed in both loops at once."""
+    order, is_closing = [], threading.Event()
+
+    class Policy(demo.DemoPolicy):
+        async def aclose(self):
+            order.append("begun")
+            is_closing.set()
+            await asyncio.sleep(0.2)
+            order.append("closed")
+
+    monkeypatch.setattr("parallelsearch.agent.open_policy", lambda address: Policy())
+    agent = Agent("demo", "demo")
+    agent.ask(QUESTION)  # there is a loop of its own now
+
+    async def elsewhere():
+        async with agent:
+            pass
+
+    thread = threading.Thread(target=asyncio.run, args=[elsewhere()], daemon=True)
+    thread.start()
+    assert is_closing.wait(20)
+    agent.close()
+    assert order == ["begun", "closed"] * 2
+    thread.join(20)
+    assert not thread.is_alive()
+
+
 @pytest.mark.parametrize("asks", [True, False])
 def test_an_agent_closes_what_it_opened_and_not_what_it_was_given(monkeypatch, asks):
     closed = []

@@ -19,6 +19,7 @@ from parallelsearch.retrieval.cache import CachedRetriever
 from parallelsearch.retrieval.replay import RecordingRetriever, ReplayRetriever
 from parallelsearch.search import Search
 from parallelsearch.trajectory import read_trajectories
+from virtual_time import in_virtual_time
 
 
 def ranking(*ids: str) -> list[Hit]:
@@ -105,6 +106,31 @@ def test_weights_and_nameless_parts_are_refused(tmp_path: Path) -> None:
     nameless.describe = lambda: {"kind": "b"}  # type: ignore[method-assign]
     with pytest.raises(UsageError, match="another search of that name"):
         CachedRetriever(JoinedRetriever([one, nameless]), tmp_path / "cache.db")
+
+
+@in_virtual_time
+async def test_a_part_has_the_time_that_it_was_given_and_leaves_the_others_hits(echo) -> None:
+    patient, late = echo(latency_s=50), echo(latency_s=70)
+    patient.timeout_s = late.timeout_s = 60.0
+    found = await Search(JoinedRetriever([echo(), patient]), k=2).find("q")
+    assert [hit.id for hit in found.hits] == ["q#1", "2:q#1"]
+    assert not isinstance(found.hits, DegradedHits)
+    found = await Search(JoinedRetriever([echo(), late]), k=2).find("q")
+    assert isinstance(found.hits, DegradedHits)
+    assert found.hits.failures == ("echo: no answer from echo within 60 s",)
+
+
+async def test_what_is_asked_for_afresh_comes_from_no_cache_of_a_part(tmp_path: Path, echo) -> None:
+    own, web = echo(), echo(latency_s=0.02)
+    own.describe = lambda: {"kind": "echo", "corpus": "own"}
+    search = Search(JoinedRetriever([CachedRetriever(own, tmp_path / "cache.db"), web]))
+    await search.find("q", k=1)
+    await search.find("q", k=1, scope="a")
+    assert own.calls == web.calls == [["q"], ["q"]]
+    found = await asyncio.gather(search.find("p"), search.find("p", scope="b"))
+    assert web.calls[2:] == [["p"], ["p"]], "nor is one shared that is in flight for somebody else"
+    assert not any(one.error or one.cached for one in found)
+    await search.aclose()
 
 
 async def test_recordings_say_what_was_missing(tmp_path: Path) -> None:

@@ -98,6 +98,27 @@ def test_a_reader_is_not_asked_where_its_call_would_pass_what_a_question_may_cos
     assert len(reader.asked) == 1
 
 
+def test_what_a_reader_costs_is_kept_for_it_while_the_policy_searches():
+    """From the least with which the reader is asked at all, it is asked with every sum, and no sum is passed."""
+    searches = [render_turn("Again.", queries=[f"Claude Monet born {n}"]) for n in range(4)]
+    turns = {QUESTION: [*searches, render_turn("Read badly.", answer="1841")]}
+    limits = {"max_tokens_per_turn": 40, "max_observation_tokens": 64, "tokens_per_subquery": 8}
+    search = Search(BM25Retriever.from_passages(PASSAGES))
+    with Agent(ScriptedPolicy(turns), search, answer_with=Reader("<answer> 1840 </answer>"), abstain=False) as agent:
+        answers, num_searches = [], []
+        for most in range(100, 3000, 50):
+            done = agent.ask(QUESTION, limits=Limits(max_billed_tokens=most, **limits))
+            row = row_of(done)
+            assert row.num_input_tokens + row.num_output_tokens <= most
+            answers.append(done.answer)
+            num_searches.append(done.num_searches)
+    first = answers.index("1840")
+    assert set(answers[:first]) <= {None, "1841"}
+    assert set(answers[first:]) == {"1840"}
+    assert num_searches[first:] == sorted(num_searches[first:])
+    assert num_searches[-1] == 4  # what is left over is the policy's
+
+
 def test_a_reader_that_finds_nothing_is_believed():
     with agent_with(Reader("<answer> not found </answer>")) as agent:
         done = agent.ask(QUESTION)

@@ -12,7 +12,7 @@ from parallelsearch.data import demo
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import DegradedHits, Hit, Retriever
-from parallelsearch.retrieving import MergedHit, SplitRetriever, merge, retrieve, split
+from parallelsearch.retrieving import MergedHit, SplitRetriever, merge, retrieve, split, splitting
 from parallelsearch.trajectory import Query
 
 OLDER = "Who is older, Claude Monet or Camille Pissarro?"
@@ -320,6 +320,15 @@ async def test_as_a_backend_it_takes_whole_questions():
     lost = await search.find("When was Camille Pissarro born?")
     assert "told to fail" in str(lost.error)
     assert search.describe()["search"]["kind"] == "counting"
+    await search.aclose()
+
+
+async def test_as_a_backend_it_passes_on_that_nothing_may_come_from_a_cache(echo):
+    inner = Search(echo(), k=2)
+    search = splitting(two(SPLIT), inner)
+    for num_asked, scope in ((2, ""), (4, "a"), (6, "b")):
+        await search.find(OLDER, scope=scope)
+        assert (inner.stats.num_cached, inner.stats.num_asked) == (0, num_asked)
     await search.aclose()
 
 

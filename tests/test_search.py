@@ -155,6 +155,15 @@ async def test_the_time_out_is_per_query_and_frees_the_backend(echo):
 
 
 @in_virtual_time
+async def test_a_backend_that_may_take_longer_is_waited_for(echo):
+    patient = echo(latency_s=50)
+    patient.timeout_s = 60.0
+    assert (await Search(patient).find("q")).error is None
+    assert isinstance((await Search(echo(latency_s=50)).find("q")).error, SearchTimeoutError)
+    assert isinstance((await Search(patient, timeout_s=5).find("q")).error, SearchTimeoutError)  # the caller's own word
+
+
+@in_virtual_time
 async def test_a_wrong_number_of_results_is_an_error(echo):
     retriever = echo()
 

@@ -241,6 +241,9 @@ class Agent:
         self._twins_lock = threading.Lock()
         self._loop = LoopThread("agent")
         self._is_closed, self._closing = False, threading.RLock()
+        self._closer_lock = threading.Lock()
+        self._closer: Future[None] | None = None
+        """Who closes what the agent opened, in whatever event loop; done once that is closed."""
         self._streams: weakref.WeakSet[RolloutStream] = weakref.WeakSet()
 
     def _settings(self, options: Mapping[str, object], of: str, kind: type) -> tuple[bool, dict[str, Any]]:
@@ -363,7 +366,7 @@ class Agent:
 
     def close(self) -> None:
         """Release connections, threads and memory of what the agent opened. Each call after it raises `UsageError`. An agent
-        used in a `with` block closes itself. Of two threads that close it the second waits for the first."""
+        used in a `with` block closes itself. Of two that close it, in whatever thread, the second waits for the first."""
         with self._closing:
             if self._loop.is_running or not self._is_closed:  # one that never asked holds a policy and a search, too
                 self._loop.submit(self.aclose()).result(timeout=30)
@@ -371,11 +374,28 @@ class Agent:
 
     async def aclose(self) -> None:
         self._is_closed = True
-        for stream in list(self._streams):
-            await stream.aclose()
-        for one in [*self._opened, *await asyncio.to_thread(self._loaded_twins)]:
-            await one.aclose()
+        mine: Future[None] = Future()
+        while (closer := self._next_closer(mine)) is not mine:
+            await asyncio.shield(asyncio.wrap_future(closer))  # who no longer waits does not end it for others
+        try:
+            for stream in list(self._streams):
+                await stream.aclose()
+            for one in [*self._opened, *await asyncio.to_thread(self._loaded_twins)]:
+                await one.aclose()
+        finally:
+            mine.set_result(None)
         if not self._loop.is_running:  # nothing to wait for; it shall not start any more
+            self._loop.stop()
+
+    def _next_closer(self, mine: Future[None]) -> Future[None]:
+        """The one at work, or `mine`, which is it from now on."""
+        with self._closer_lock:
+            if self._closer is None or self._closer.done():
+                self._closer = mine
+            return self._closer
+
+    def _stop(self) -> None:
+        with self._closing:
             self._loop.stop()
 
     def __enter__(self) -> Agent:
@@ -394,7 +414,7 @@ class Agent:
     ) -> None:
         await self.aclose()
         if self._loop.is_running:  # blocking calls were made too, from other threads
-            await asyncio.to_thread(self._loop.stop)
+            await asyncio.to_thread(self._stop)
 
 
 _AGENT_OPTIONS = tuple(name for name in inspect.signature(Agent.__init__).parameters if name not in ("self", "unknown"))

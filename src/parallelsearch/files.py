@@ -363,11 +363,9 @@ class ParquetRecords:
         return texts
 
     def is_small(self, name: str) -> bool:
-        """Whether a column holds single words and numbers: no lists (vectors), no records, no bytes (pictures). Of two with
-        one name, which Arrow cannot tell apart by it, neither does."""
-        types, columns = require("pyarrow.types", "files"), self.schema.get_all_field_indices(name)
-        kind = self.schema.field(columns[0]).type
-        return not (len(columns) > 1 or types.is_nested(kind) or "binary" in str(kind))
+        """Whether a column holds single words and numbers: no lists (vectors), no records, no bytes (pictures)."""
+        types, kind = require("pyarrow.types", "files"), self.schema.field(name).type
+        return not (types.is_nested(kind) or "binary" in str(kind))
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         return enumerate((record for batch in self.batches() for record in batch), start=1)

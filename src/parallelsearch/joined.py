@@ -7,6 +7,7 @@ and as widely, as it would be alone. One that fails leaves the others' hits, as 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 from collections.abc import Sequence
@@ -14,11 +15,12 @@ from dataclasses import replace
 from typing import Any
 
 from parallelsearch.errors import SearchError, UsageError
-from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
-from parallelsearch.search import Found, Search
+from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever, is_fresh
+from parallelsearch.search import TIMEOUT_S, Found, Search
 
-TIMEOUT_S = 20.0
-"""For each part, its retries included: less than a search has in all."""
+MARGIN_S = 10.0
+"""What a search has in all beyond the time of each part, its retries included, so that one part leaves the others' hits."""
+_numbers = itertools.count()
 _log = logging.getLogger(__name__)
 
 
@@ -37,12 +39,15 @@ class JoinedRetriever(Retriever):
             raise UsageError(f"searches are joined from two on, not {len(parts)}")
         if len(weights) != len(parts) or not all(0 < weight < math.inf for weight in weights):
             raise UsageError(f"{len(parts)} searches need as many weights above 0, not {weights}")
-        self.parts = [Search(part, timeout_s=TIMEOUT_S, cache_size=0) for part in parts]
+        least_s = TIMEOUT_S - MARGIN_S
+        self.parts = [Search(part, timeout_s=max(least_s, part.timeout_s), cache_size=0) for part in parts]
+        self.timeout_s = max(part.timeout_s for part in self.parts) + MARGIN_S
         self.weights, self.name = weights, " and ".join(part.name for part in parts)
         self._warned: set[str] = set()
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
-        answers = await asyncio.gather(*(part.search_many(queries, k) for part in self.parts))
+        scope = f"all-{next(_numbers)}" if is_fresh.get() else ""
+        answers = await asyncio.gather(*(part.search_many(queries, k, scope) for part in self.parts))
         return [self._join([answer[place] for answer in answers], k) for place in range(len(queries))]
 
     def _join(self, founds: Sequence[Found], k: int) -> Result:

@@ -25,7 +25,7 @@ from parallelsearch.dialect import Dialect
 from parallelsearch.errors import SearchError, UsageError, check_whole
 from parallelsearch.limits import Limits
 from parallelsearch.policy.base import Policy
-from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
+from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever, is_fresh
 from parallelsearch.rollout import rollout
 from parallelsearch.search import Search, check_k
 from parallelsearch.trajectory import Query, Trajectory
@@ -375,7 +375,14 @@ class SplitRetriever(Retriever):
 
     async def retrieve(self, question: str, k: int) -> Retrieval:
         return await retrieve(
-            question, self.policy, self.search, k=k, rounds=self.rounds, limits=self.limits, dialect=self.dialect
+            question,
+            self.policy,
+            self.search,
+            k=k,
+            rounds=self.rounds,
+            limits=self.limits,
+            dialect=self.dialect,
+            fresh=is_fresh.get(),
         )
 
     async def check(self) -> None:

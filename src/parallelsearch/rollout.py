@@ -426,12 +426,7 @@ class _Run:
             self.emit("answer", number if hits else number - 1, trajectory.answer)
 
     async def read_with(self, reader: Policy, hits: Sequence[Hit], record: Reading, session: str, number: int) -> None:
-        room = (
-            min(self.limits.max_tokens, reader.max_context or self.limits.max_tokens) - self.limits.max_tokens_per_turn
-        )
-        asked = reading_prompt(
-            self.trajectory.question, hits, self.context, room, reader.count_tokens, reader.special_tokens
-        )
+        asked = self.reading_prompt(reader, hits)
         num_read = reader.count_tokens(asked)
         if self.is_too_much(self.num_read + num_read, self.num_written + self.limits.max_tokens_per_turn):
             raise PolicyError(TOO_COSTLY)
@@ -455,6 +450,11 @@ class _Run:
             record.error = "it wrote no answer"
         else:
             self.trajectory.answer, self.trajectory.stop = answer, "answer"
+
+    def reading_prompt(self, reader: Policy, hits: Sequence[Hit]) -> str:
+        limits, question = self.limits, self.trajectory.question
+        room = min(limits.max_tokens, reader.max_context or limits.max_tokens) - limits.max_tokens_per_turn
+        return reading_prompt(question, hits, self.context, room, reader.count_tokens, reader.special_tokens)
 
     # ---- searching ---------------------------------------------------------------------------------------------------
 
@@ -617,7 +617,8 @@ class _Run:
         return self.max_tokens - self.num_tokens
 
     def would_pass(self, num_calls: int) -> bool:
-        """Whether so many more calls, each as long as a turn may be, would pass what may be billed."""
+        """Whether so many more calls, each as long as a turn may be, would pass what may be billed. The last of them answers.
+        A reader's call comes on top, unless it would be too much by itself: then the policy's own answer is all there is."""
         limits = self.limits
         if limits.max_billed_tokens is None and limits.max_cost is None:
             return False
@@ -626,6 +627,11 @@ class _Run:
         for _ in range(num_calls):
             read, written = read + context, written + limits.max_tokens_per_turn
             context += limits.max_tokens_per_turn + num_results
+        if self.reader is not None and (hits := self.trajectory.shown_hits):
+            reading = self.reader.count_tokens(self.reading_prompt(self.reader, hits))
+            if not self.is_too_much(self.num_read + reading, self.num_written + limits.max_tokens_per_turn):
+                read += reading + (num_calls - 1) * num_results
+                written += limits.max_tokens_per_turn
         return self.is_too_much(read, written)
 
     def is_too_much(self, read: int, written: int) -> bool:

@@ -28,7 +28,7 @@ from parallelsearch.errors import (
     closed,
     is_number,
 )
-from parallelsearch.retrieval.base import DegradedHits, Hit, Result
+from parallelsearch.retrieval.base import DegradedHits, Hit, Result, is_fresh
 from parallelsearch.retrieval.metadata import bounded
 from parallelsearch.retrieval.own import Backend, as_retriever
 from parallelsearch.untrusted import finite, whole
@@ -36,6 +36,7 @@ from parallelsearch.untrusted import finite, whole
 if TYPE_CHECKING:
     from aiolimiter import AsyncLimiter
 
+TIMEOUT_S = 30.0
 _Key = tuple[str, int, str]
 """Query, number of hits, and the scope within which an answer may be shared."""
 
@@ -77,6 +78,11 @@ class _Job:
         self.is_sent = False
         self.end_s = 0.0
 
+    @property
+    def kind(self) -> tuple[int, bool]:
+        """Number of hits, and whether no cache may answer: the same for all queries of one call."""
+        return self.key[1], bool(self.key[2])
+
 
 def check_k(k: int, max_k: int) -> None:
     """Refuse what cannot be a number of hits."""
@@ -92,7 +98,7 @@ class Search:
         backend: Backend,
         *,
         k: int = 3,
-        timeout_s: float = 30.0,
+        timeout_s: float | None = None,
         attempts: int = 3,
         first_wait_s: float = 0.2,
         max_wait_s: float = 20.0,
@@ -107,14 +113,17 @@ class Search:
     ) -> None:
         """`backend` is a `Retriever`, any object with `search_many(queries, k)`, or a function (`retrieval/own.py`).
         `rate_per_s` limits queries sent to the backend; `max_batch` and `max_concurrency` default to what the backend
-        says it can take. `cache_size` answers are kept, in at most `max_cache_bytes`. Event loops share the cache; each has
+        says it can take, and `timeout_s`, what a query has in all, to 30 s or the backend's own time-out if that is more.
+        `cache_size` answers are kept, in at most `max_cache_bytes`. Event loops share the cache; each has
         a queue and a rate of its own."""
         check_whole("max_k is the most hits a query may ask for:", max_k)
         check_k(k, max_k)
+        self.retriever = retriever = as_retriever(backend)
+        if timeout_s is None:
+            timeout_s = max(TIMEOUT_S, retriever.timeout_s)
         if not (is_number(timeout_s) and timeout_s > 0):  # not: NaN is neither
             raise UsageError(f"timeout_s of a search must be a number above 0, not {timeout_s!r}")
         check_whole("attempts of a search must be", attempts)
-        self.retriever = retriever = as_retriever(backend)
         self.k, self.timeout_s, self.attempts = k, timeout_s, attempts
         self.first_wait_s, self.max_wait_s = first_wait_s, max_wait_s
         self.max_batch = max_batch or retriever.max_batch
@@ -136,7 +145,8 @@ class Search:
 
     async def find(self, query: str, k: int | None = None, scope: str = "") -> Found:
         """Answer one query. Never raises for a search that failed. With a `scope` the backend is asked anew: nothing comes
-        from the cache, and only a query of the same scope that is in flight is shared (for measurements)."""
+        from the cache, nor from one further down (`is_fresh`), and only a query of the same scope that is in flight is
+        shared (for measurements)."""
         return (await self._find([query], k, scope))[0]
 
     async def _find(self, queries: Sequence[str], k: int | None, scope: str) -> list[Found]:
@@ -235,15 +245,15 @@ class Search:
     def _pump(self, lane: _Lane) -> None:
         lane.is_pump_scheduled = False
         while lane.waiting and len(lane.tasks) < self.max_concurrency:
-            k = lane.waiting[0].key[1]
+            first = lane.waiting[0]
             batch: list[_Job] = []
-            while lane.waiting and len(batch) < self.max_batch and lane.waiting[0].key[1] == k:
+            while lane.waiting and len(batch) < self.max_batch and lane.waiting[0].kind == first.kind:
                 job = lane.waiting.popleft()
                 if not job.future.done():
                     job.is_sent = True
                     batch.append(job)
             if batch:
-                task = asyncio.get_running_loop().create_task(self._run(batch, k))
+                task = asyncio.get_running_loop().create_task(self._run(batch, *first.kind))
                 lane.tasks.add(task)
                 task.add_done_callback(functools.partial(self._finished, lane))
 
@@ -260,7 +270,8 @@ class Search:
 
     # ---- calling the backend -----------------------------------------------------------------------------------------
 
-    async def _run(self, batch: list[_Job], k: int) -> None:
+    async def _run(self, batch: list[_Job], k: int, fresh: bool) -> None:
+        is_fresh.set(fresh)  # for this task alone
         if (limiter := self._lane().limiter) is not None:
             for _ in batch:
                 await limiter.acquire()

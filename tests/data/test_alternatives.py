@@ -48,6 +48,9 @@ from parallelsearch.data.alternatives import compared, listed, offered
         ("Who was born last, Sammy Davis, Jr. or Dean Martin?", ["Sammy Davis, Jr.", "Dean Martin"]),
         ("Who was born first, Marc René, Marquis De Montalembert or Max Linder?", ["Marc René, Marquis De Montalembert", "Max Linder"]),
         ("Which band was formed first, NOFX, Unun, Deicide, Cream or Blur?", ["NOFX", "Unun", "Deicide", "Cream", "Blur"]),
+        ('Which came out first, "Emma", "Persuasion" or "Sanditon"?', ["Emma", "Persuasion", "Sanditon"]),
+        ("Which song is longer, “Help!”, “Hey, Jude”, or “Yesterday”?", ["Help!", "Hey, Jude", "Yesterday"]),
+        ('Which film came out first, "Murder, She Said" or "Dance, Girl, Dance"?', ["Murder, She Said", "Dance, Girl, Dance"]),
         ("Which film came out first, Dance, Girl, Dance or Holiday?", ["Dance, Girl, Dance", "Holiday"]),
         ("Which city has the most inhabitants, Washington, D.C. or Paris?", ["Washington, D.C.", "Paris"]),
         # the verb comes after the names

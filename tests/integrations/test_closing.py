@@ -43,6 +43,31 @@ def framework(request: pytest.FixtureRequest) -> Framework:
     return FRAMEWORKS[request.param]
 
 
+def test_of_two_threads_that_close_a_search_the_second_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    async def aclose(search: Search) -> None:
+        await asyncio.sleep(0.2)
+        ended.append("search")
+
+    monkeypatch.setattr(Search, "aclose", aclose)
+    shared, told = SharedSearch("demo"), []
+
+    def close() -> None:
+        try:
+            shared.close()
+            told.append(list(ended))
+        except UsageError as error:
+            told.append(error)
+
+    threads = [threading.Thread(target=close) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert told == [["search"]] * 3
+
+
 @pytest.mark.parametrize("split", [None, "demo"])
 def test_a_retriever_of_an_address_is_closed_and_its_threads_end(framework: Framework, split: str | None) -> None:
     before = set(threading.enumerate())

@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -403,6 +404,32 @@ def test_threads_give_way_to_other_programs_and_come_back() -> None:
     assert threads.note(0.3, 0.1, 2.8)
     assert not threads.note(0.3, 0.29, 3.9)  # the second time it waits twice as long
     assert threads.note(0.3, 0.29, 4.9)
+
+
+def test_what_two_threads_close_is_freed_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To free it twice ends the process; the functions here only count that."""
+    policy = GgufPolicy(parse_gguf(str(tiny.file)), num_threads=1, max_slots=1)
+    functions, freed = llama_cpp.library().call, []
+
+    def counting(name: str) -> Any:
+        free = getattr(functions, name)
+
+        def once(pointer: Any) -> None:
+            freed.append(name)
+            time.sleep(0.1)  # as it takes with a large model
+            if freed.count(name) == 1:
+                free(pointer)
+
+        return once
+
+    for name in ("llama_free", "llama_model_free"):
+        monkeypatch.setattr(functions, name, counting(name))
+    threads = [threading.Thread(target=asyncio.run, args=[policy.aclose()]) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert freed == ["llama_free", "llama_model_free"]
 
 
 # ---- addresses -------------------------------------------------------------------------------------------------------

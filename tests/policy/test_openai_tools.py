@@ -34,6 +34,7 @@ from parallelsearch.search import Search
 from parallelsearch.trajectory import Trajectory
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
+NONE = -1
 
 
 def call(index: int, id: str | None = None, name: str | None = None, arguments: str = "") -> dict[str, Any]:
@@ -41,11 +42,16 @@ def call(index: int, id: str | None = None, name: str | None = None, arguments: 
     return {"index": index, "type": "function", "function": function} | ({"id": id} if id else {})
 
 
+def piece_of(calls: list[dict[str, Any]]) -> str:
+    """An event of a stream; `NONE` stands for an index that the server leaves out, which OpenAI's own types do not."""
+    return chunk(delta={"tool_calls": calls}).replace(f'"index":{NONE},', "")
+
+
 def calling(*pieces: dict[str, Any], text: str | None = None, reasoning: str = "", size: int = 0) -> Behaviour:
     """A streamed message with these pieces of calls, cut into chunks of `size` bytes."""
     start = [chunk(delta={"reasoning_content": reasoning})] if reasoning else []
     start += [chunk(text)] if text else []
-    middle = [chunk(delta={"tool_calls": [piece]}) for piece in pieces]
+    middle = [piece_of([piece]) for piece in pieces]
     return events(*start, *middle, chunk(finish="tool_calls"), usage_chunk(7), DONE, size=size)
 
 
@@ -173,20 +179,44 @@ MONET, PISSARRO = '{"queries": ["Monet born"]}', '{"queries": ["Pissarro born"]}
             ],
             id="namespace before the name",
         ),
+        pytest.param([call(0, "a", "search", MONET), call(1, "a", "search", PISSARRO)], id="one id, two indices"),
+        pytest.param([call(NONE, "a", "search", MONET), call(NONE, "a", "search", PISSARRO)], id="no index, one id"),
+        pytest.param(
+            [
+                *(call(NONE, "a", "search", MONET[:9]), call(NONE, "a", arguments=MONET[9:])),
+                *(call(NONE, "b", "search", PISSARRO[:9]), call(NONE, "b", "search", PISSARRO[9:])),
+            ],
+            id="no index, id in every piece",
+        ),
+        pytest.param(
+            [
+                *(call(NONE, "a", "search", MONET[:9]), call(NONE, arguments=MONET[9:])),
+                *(call(NONE, "b", "search", PISSARRO[:9]), call(NONE, arguments=PISSARRO[9:])),
+            ],
+            id="no index, id in the first piece",
+        ),
+        pytest.param(
+            [
+                call(NONE, None, "search", MONET),
+                *(call(NONE, None, "search", PISSARRO[:9]), call(NONE, None, None, PISSARRO[9:])),
+            ],
+            id="no index, no ids, in pieces",
+        ),
     ],
 )
 @pytest.mark.parametrize("together", [False, True])
 async def test_calls_are_told_apart_however_servers_number_and_name_them(
     pieces: list[dict[str, Any]], together: bool
 ) -> None:
-    streamed = events(chunk(delta={"tool_calls": pieces}), chunk(finish="tool_calls"), usage_chunk(7), DONE)
+    streamed = events(piece_of(pieces), chunk(finish="tool_calls"), usage_chunk(7), DONE)
     async with FaultServer(streamed if together else calling(*pieces), saying("x")) as server:
         trajectory = await ask(policy_for(server))
     assert [query.text for query in trajectory.rounds[0].queries] == ["Monet born", "Pissarro born"]
     _, assistant, *replies = server.bodies[1]["messages"]
     sent = [(one["id"], one["function"]["name"], one["function"]["arguments"]) for one in assistant["tool_calls"]]
     given = list(dict.fromkeys(piece["id"] for piece in pieces if piece.get("id") in ("a", "b")))
-    ids = given * 2 if len(given) == 1 else given or ["call-0", "call-1"]
+    ids = [given[0], f"{given[0]}-1"] if len(given) == 1 else given or ["call-0", "call-1"]
+    assert [reply["tool_call_id"] for reply in replies][:2] == ids  # each by an id of its own
     assert sent[:2] == [(ids[0], "search", MONET), (ids[1], "search", PISSARRO)]
     assert len(replies) == len(sent) == 2 + any(piece.get("id") == "c" for piece in pieces)
     assert ["1840" in replies[0]["content"], "1830" in replies[1]["content"]] == [True, True]
@@ -209,6 +239,20 @@ async def test_a_server_that_answers_whole_and_gives_arguments_as_an_object() ->
     async with FaultServer(*script) as server:
         trajectory = await ask(policy_for(server, stream=False))
     assert (trajectory.answer, trajectory.num_subqueries) == ("Pissarro", 1)
+
+
+async def test_the_calls_of_a_whole_answer_are_as_many_as_stand_there() -> None:
+    """Also if one is broken, and whatever their ids and numbers are."""
+    calls = [
+        call(0, "a", "search", '{"queries": ["Mon'),
+        call(0, "a", "search", PISSARRO),
+        call(0, "b", "search", MONET),
+    ]
+    body = json.loads(whole("", True, "tool_calls", USAGE, {"message": {"tool_calls": calls}}))
+    async with FaultServer(status(200, body), status(200, json.loads(whole("x", True, "stop", USAGE, {})))) as server:
+        trajectory = await ask(policy_for(server, stream=False))
+    assert [query.text for query in trajectory.rounds[0].queries] == ["Pissarro born", "Monet born"]
+    assert [one["tool_call_id"] for one in server.bodies[1]["messages"] if one["role"] == "tool"] == ["a", "a-1", "b"]
 
 
 async def test_calls_that_leak_into_the_content_are_read_and_answered_in_a_user_message() -> None:

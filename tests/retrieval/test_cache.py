@@ -15,6 +15,7 @@ from parallelsearch.errors import SearchError, TransientSearchError, UsageError
 from parallelsearch.retrieval.base import DegradedHits, Hit, Retriever
 from parallelsearch.retrieval.cache import CachedRetriever
 from parallelsearch.retrieval.own import as_retriever
+from parallelsearch.search import Search
 
 
 class Counting(Retriever):
@@ -43,6 +44,17 @@ class Counting(Retriever):
 
     def describe(self):
         return {"kind": "counting", "version": self.version}
+
+
+async def test_who_asks_afresh_is_not_answered_from_the_file(tmp_path):
+    inner = Counting()
+    search = Search(CachedRetriever(inner, tmp_path / "cache.sqlite"), k=1, cache_size=0)
+    await search.find("a")
+    await asyncio.gather(search.find("a"), search.find("a", scope="one"), search.find("b", scope="two"))
+    assert inner.asked == ["a", "a", "b"]
+    await search.find("b")  # nor was it put there, as with the cache in memory
+    assert inner.asked == ["a", "a", "b", "b"]
+    await search.aclose()
 
 
 async def test_an_answer_is_found_again_by_another_run_and_in_order(tmp_path):

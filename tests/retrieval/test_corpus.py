@@ -89,6 +89,30 @@ def test_parquet_gives_the_same_passages(tmp_path: Path):
     assert list(read_corpus(write_parquet(tmp_path / "b.parquet", columns, row_group_size=1))) == PASSAGES
 
 
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        (["id", "text", "text"], "'text', found 2 .'text', 'text'.; rename or remove the others"),
+        (["id", "text", "Text"], "'text', found 2 .'text', 'Text'."),
+        (["ID", "id", "text"], "'id', found 2 .'ID', 'id'."),
+        (["id", "text", "page", "page", "by"], None),
+    ],
+)
+def test_two_columns_of_one_name_are_the_same_in_every_table(tmp_path: Path, header: list[str], found: str | None):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    values = [str(number) for number in range(len(header))]
+    parquet.write_table(pyarrow.Table.from_arrays([[value] for value in values], names=header), tmp_path / "a.parquet")
+    write(tmp_path / "a.csv", f"{','.join(header)}\n{','.join(values)}\n")
+    write(tmp_path / "a.tsv", "{}\n{}\n".format("\t".join(header), "\t".join(values)))
+    for name in ("a.parquet", "a.csv", "a.tsv"):
+        if found is None:  # which of them is meant is not known, and a passage is whole without either
+            assert list(read_corpus(tmp_path / name)) == [Passage("0", "", "1", metadata={"by": "4"})]
+        else:
+            with pytest.raises(DataError, match=f"expected one column {found}"):
+                list(read_corpus(tmp_path / name))
+
+
 def test_parquet_rows_are_checked_as_lines_are(tmp_path: Path):
     path = write_parquet(tmp_path / "a.parquet", {"id": ["1", "2"], "text": ["x", None]})
     with pytest.raises(DataError, match="line 2: field 'text': expected a string, it is missing"):

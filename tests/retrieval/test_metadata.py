@@ -70,7 +70,7 @@ def test_other_fields_of_a_line_are_metadata(tmp_path: Path, record: dict[str, o
 
 
 def test_other_columns_of_a_table_are_metadata(tmp_path: Path):
-    (tmp_path / "a.csv").write_text("Text, Author ,,text,Page\nx,A. B.,unnamed,twice,3\ny,,,,\n")
+    (tmp_path / "a.csv").write_text("Text, Author ,,Page\nx,A. B.,unnamed,3\ny,,,\n")
     one, two = read_corpus(tmp_path / "a.csv")
     assert (one.text, one.metadata) == ("x", {"Author": "A. B.", "Page": "3"})
     assert (two.text, two.metadata) == ("y", None)
@@ -82,14 +82,6 @@ def test_other_columns_of_parquet_are_metadata_but_for_vectors_and_pictures(tmp_
     parquet.write_table(arrow.table(columns), tmp_path / "a.parquet")
     [passage] = read_corpus(tmp_path / "a.parquet")
     assert passage.metadata == {"Author": "A", "page": 3, "day": "2021-05-04"}
-
-
-def test_two_columns_of_parquet_with_one_name_are_left_out(tmp_path: Path):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    columns = [arrow.array(values) for values in (["x"], [1], [2], ["A"])]
-    parquet.write_table(arrow.Table.from_arrays(columns, names=["text", "page", "page", "by"]), tmp_path / "a.parquet")
-    [passage] = read_corpus(tmp_path / "a.parquet")
-    assert (passage.text, passage.metadata) == ("x", {"by": "A"})
 
 
 def pages(*texts: str) -> bytes:

@@ -177,6 +177,9 @@ def test_a_task_without_a_conversation_gives_the_last_question_before_it():
         "Please name this chat in five words or fewer, and answer with nothing but the name of it, thank you.",
         "Write a title (max. 5 words) for the conversation in the language of the user. Reply with the title only.",
         "You will generate a short title based on the first message a user begins a conversation with, in 80 characters.",
+        "Summarise the chat. Give it a title.",
+        "Read the conversation above.\nWrite a title for it.",
+        "Give this chat a title.",
     ],
 )
 def test_front_ends_ask_for_a_title_in_many_words(task):
@@ -213,6 +216,10 @@ def test_the_task_of_a_system_message_is_one_whatever_the_user_asks():
         "Give me a title that won the Booker Prize and tell me who in the chat show interviewed its author in 1999.",
         "Give me a name from Greek myth that Socrates mentions in the dialogue with Ion or in the dialogue Phaedo.",
         "Which writers give a name to the narrator of the story, and does he speak in the dialogue, or only think?",
+        "Summarise the chat show. Give it a title.",
+        "Summarise The Conversation. Give it a title.",
+        "Who takes part in the discussion? Give me a name.",
+        "Read the chat. Give me a name of somebody who wrote like that.",
     ],
 )
 def test_a_question_is_no_chore(text):

@@ -114,6 +114,8 @@ _CAPITAL = r"[\"'“‘(]?[A-Z0-9À-ÖØ-ÞĀ-Ž]"
 _NAME = rf"(?:{_CAPITAL}[^\s,;?]*)"
 _SMALL = r"(?:of|the|and|in|on|de|la|le|von|van|der|du|for|to|a|an|at|with|from|is|vs?\.?|&|y|et|no\.?)"
 _SPAN = re.compile(rf"{_NAME}(?:,?\s+(?:{_SMALL}\s+)*{_NAME})*")
+_QUOTED = re.compile(r"\"[^\"]+\"|“[^”]+”")
+_QUOTED_LIST = re.compile(rf"(?:(?:{_QUOTED.pattern})(?:,\s|,?$))+")
 _MARK = re.compile(r"[,:]\s+")
 _NAMED_MARK = re.compile(rf"[,:]\s+(?=(?:the\s+)?{_CAPITAL})")
 _LEAD = re.compile(
@@ -184,6 +186,8 @@ def _after_mark(text: str, word: str) -> list[str]:
     is_list = text[mark.start()] == ":" and not re.search(rf"\b(?:{_COMPARES_TWO})\b", before)
     is_list = is_list or head.endswith(",") or _IS_LIST.search(text) is not None or _is_of_several(before, listed)
     left = listed.removesuffix(",").split(", ") if is_list else [listed]
+    if _QUOTED_LIST.fullmatch(listed):  # "Which came out first, "A", "B, C" or "D"": quotes say where each ends
+        left = _QUOTED.findall(listed)
     end = _ENDS_NAME.search(tail)
     if end is not None and not (_VERB.search(before) or _COMPARES.search(before)):  # the verb comes after the names
         tail = tail[: end.start()]

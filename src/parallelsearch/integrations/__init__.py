@@ -11,6 +11,7 @@ import asyncio
 import copy
 import hashlib
 import logging
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -114,7 +115,7 @@ class SharedSearch:
             k = DEFAULT_K if k is None else k
         self.k = self.search.k if k is None else k
         check_k(self.k, self.search.max_k)
-        self._loop = LoopThread("search")
+        self._loop, self._closing = LoopThread("search"), threading.Lock()
 
     async def _find(self, query: str, k: int | None) -> list[Hit]:
         found = await self.search.find(query, self.k if k is None else k)
@@ -139,10 +140,11 @@ class SharedSearch:
         return await asyncio.wrap_future(self._loop.submit(self._find(query, k)))
 
     def close(self) -> None:
-        """Each call after it raises `UsageError`."""
-        if not self._loop.is_stopped:
-            self._loop.run(self._aclose())
-            self._loop.stop()
+        """Each call after it raises `UsageError`. Of two threads that close it the second waits for the first."""
+        with self._closing:
+            if not self._loop.is_stopped:
+                self._loop.run(self._aclose())
+                self._loop.stop()
 
     async def _aclose(self) -> None:
         for one in self._opened:

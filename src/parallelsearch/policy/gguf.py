@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -162,7 +163,7 @@ class GgufPolicy(EnginePolicy):
         the number of cores where it is not given."""
         if max_slots < 1 or (num_threads is not None and num_threads < 1):
             raise UsageError("max_slots and num_threads are numbers from 1 on")
-        self._spec = spec
+        self._spec, self._closing = spec, threading.Lock()
         size, free = spec.file.stat().st_size, free_memory()
         if free is not None and size > free:
             logger.warning(
@@ -281,5 +282,6 @@ class GgufPolicy(EnginePolicy):
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        self.engine.close()
-        self._model.close()
+        with self._closing:  # a second one would free the same memory again
+            self.engine.close()
+            self._model.close()

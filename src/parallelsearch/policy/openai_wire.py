@@ -168,6 +168,7 @@ class Turn:
         self._with_calls, self._on_call = with_calls, on_call
         self._calls: dict[int, CallSoFar] = {}
         self._numbers: dict[tuple[int, str], int] = {}  # of the calls, by what a server says of their pieces
+        self._places: dict[str, int] = {}  # what stands for the index of calls that have an id alone
         self._begun: dict[int, tuple[str, str]] = {}  # id and name of a call that has no arguments yet, by its index
         self._reasoning: list[str] = []
         self._usage: dict[str, int] | None = None
@@ -269,7 +270,7 @@ class Turn:
             else:
                 self._emit(self._thought.add(_string(thought)))
         if self._with_calls and (calls := message.get("tool_calls")):
-            self._add_calls(calls)
+            self._add_calls(calls, are_whole=not get("delta"))
         content = get("text") if "text" in choice else message.get("content")
         if content:
             self._add_content(content if type(content) is str else _string(content))
@@ -281,7 +282,7 @@ class Turn:
             self._finish_reason = str(finish_reason)
             self._matched = get("stop_reason", get("matched_stop"))  # vLLM's name, SGLang's name
 
-    def _add_calls(self, calls: object) -> None:
+    def _add_calls(self, calls: object, are_whole: bool) -> None:
         """Calls come whole, or in pieces that say by `index` where they belong."""
         if not isinstance(calls, list):
             raise PolicyError(f"the server sent {short(calls)} where a list of calls belongs")
@@ -293,9 +294,9 @@ class Turn:
             id, name = _string(piece.get("id")), _string(function.get("name"))
             arguments = function.get("arguments")
             text = json.dumps(arguments) if isinstance(arguments, dict) else _string(arguments)
-            index = piece.get("index")
-            if not isinstance(index, int):  # left out: a piece without an id goes on with the last call
-                index = place + (len(self._calls) if id or not self._calls else len(self._calls) - 1)
+            index = place if are_whole else piece.get("index")
+            if not isinstance(index, int):  # left out: an id says where it belongs, and a piece without one goes on
+                index = self._places.setdefault(id, len(self._places)) if id else max(0, len(self._places) - 1)
             number = self._numbers.get((index, id), self._numbers.get((index, "")))
             # Some servers give every call the index 0, or one id: a name behind whole arguments begins another call. Whether
             # it does, arguments say: some servers repeat the name, or make a new id, in a last piece that has none.
@@ -414,14 +415,20 @@ class Turn:
             logprobs=self._logprobs if ids is not None and len(self._logprobs) == len(ids) else None,
             num_tokens=self._num_tokens or len(self._token_ids) or count_tokens(self._text),
             restored=restored,
-            calls=[
-                Call(call.id or f"call-{number}", call.name, "".join(call.arguments))
-                for number, call in sorted(self._calls.items())
-            ]
-            or None,
+            calls=self._whole_calls() or None,
             reasoning="".join(self._reasoning) or None,
             usage=self._usage,
         )
+
+    def _whole_calls(self) -> list[Call]:
+        """All calls, each with an id of its own: results go back by it, and some servers give several calls the same."""
+        calls: dict[str, Call] = {}
+        for number, call in sorted(self._calls.items()):
+            id = call.id or f"call-{number}"
+            while id in calls:
+                id = f"{id}-{number}"
+            calls[id] = Call(id, call.name, "".join(call.arguments))
+        return list(calls.values())
 
     def _ending(self) -> tuple[Finish, str | None]:
         """Why the turn ended, and the stop string that the server stripped."""

@@ -11,6 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +49,11 @@ Result = list[Hit] | SearchError
 """What one query came to: its hits, best first, or why there are none."""
 
 
+is_fresh: ContextVar[bool] = ContextVar("is_fresh", default=False)
+"""Whether a backend is asked for answers that come from no cache. `Search` sets it; a backend that keeps answers, or that is
+made of searches, reads it."""
+
+
 class DegradedHits(list[Hit]):
     """Hits found without the help of every part. `failures` says which part was missing and why."""
 
@@ -71,6 +77,8 @@ class Retriever(ABC):
     """How many queries one call may carry; 1 for an API that takes one query a request."""
     max_concurrency: int = 1
     """How many calls may run at the same time."""
+    timeout_s: float = 0.0
+    """Seconds a call may take by the backend's own settings, 0 where it has none. A search waits at least so long."""
 
     @abstractmethod
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:

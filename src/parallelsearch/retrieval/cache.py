@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import UsageError
-from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
+from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever, is_fresh
 from parallelsearch.retrieval.replay import hits_to_rows, rows_to_hits
 
 FORMAT_VERSION = 1
@@ -70,6 +70,7 @@ class CachedRetriever(Retriever):
         self.inner, self.path = inner, Path(path)
         self.ttl_s, self.max_entries, self.lock_timeout_s = ttl_s, max_entries, lock_timeout_s
         self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
+        self.timeout_s = inner.timeout_s
         self.num_found = self.num_missed = self.num_faults = 0
         description = inner.describe()
         if _says_nothing(description):
@@ -87,6 +88,8 @@ class CachedRetriever(Retriever):
         self._thread.submit(self._open).result()
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
+        if is_fresh.get():
+            return await self.inner.search_many(queries, k)
         found = await self._in_thread(self._look_up, list(queries), k)
         results: list[Result | None] = [found.get(query) for query in queries]
         missing = [i for i, result in enumerate(results) if result is None]

@@ -19,6 +19,7 @@ class Changed(Retriever):
     def __init__(self, inner: Retriever, texts: Mapping[str, str]) -> None:
         self._inner, self._texts = inner, dict(texts)
         self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
+        self.timeout_s = inner.timeout_s
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
         found = await self._inner.search_many(queries, k)

@@ -108,14 +108,21 @@ def _passages(path: Path, records: Iterable[tuple[int, Any]], on_bad: OnBad | No
 
 
 def _columns(header: Sequence[str], path: Path) -> dict[str, int]:
-    """Where each column is. The names of a passage's fields are compared without case and spaces; others are metadata."""
+    """Where each column is. The names of a passage's fields are compared without case and spaces; others are metadata, but
+    for two with one name."""
     names = [name.strip().lower() for name in header]
+    for name in _COLUMNS:
+        if names.count(name) > 1:
+            held = ", ".join(f"'{one}'" for one, known in zip(header, names, strict=True) if known == name)
+            problem = f"expected one column '{name}', found {names.count(name)} ({held}); rename or remove the others"
+            raise DataError(str(path), 1, problem, field=name)
     found = {name: names.index(name) for name in _COLUMNS if name in names}
     if "text" not in found and "contents" not in found:
         held = ", ".join(names)[:200] or "nothing"
         raise DataError(str(path), 1, f"expected a column 'text' (and id, title), found: {held}", field="text")
-    others = {header[at].strip(): at for at, name in enumerate(names) if name and name not in _FIELDS}
-    return {**others, **found}
+    others = [(one.strip(), at) for at, one in enumerate(header) if names[at] and names[at] not in _FIELDS]
+    numbers = Counter(name for name, _ in others)
+    return {**{name: at for name, at in others if numbers[name] == 1}, **found}
 
 
 def _read_csv(path: Path, on_bad: OnBad | None) -> Iterator[tuple[int, Any]]:

@@ -85,6 +85,7 @@ class RecordingRetriever(Retriever):
     def __init__(self, inner: Retriever, file: str | os.PathLike[str], *, sync_every_s: float = 5.0) -> None:
         self.inner, self.path, self.sync_every_s = inner, Path(file), sync_every_s
         self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
+        self.timeout_s = inner.timeout_s
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

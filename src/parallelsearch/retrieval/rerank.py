@@ -50,7 +50,7 @@ class RerankRetriever(Retriever):
                 f"'{model}' gives {self._model.num_labels} scores for a pair; a reranker gives one (num_labels = 1)"
             )
         self.name = f"rerank-{inner.name}"
-        self.max_batch, self.max_concurrency = inner.max_batch, inner.max_concurrency
+        self.max_batch, self.max_concurrency, self.timeout_s = inner.max_batch, inner.max_concurrency, inner.timeout_s
         self._max_chars = max_tokens * 64
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="rerank")
 

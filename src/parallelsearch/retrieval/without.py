@@ -18,6 +18,7 @@ class Without(Retriever):
     def __init__(self, inner: Retriever, banned: Collection[str]) -> None:
         self._inner, self._banned = inner, frozenset(banned)
         self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
+        self.timeout_s = inner.timeout_s
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
         found = await self._inner.search_many(queries, k + len(self._banned))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from parallelsearch.answers import normalise, says_not_found
 from parallelsearch.data.alternatives import EDGE, compared, names_in, offered, words_of
@@ -70,6 +71,7 @@ _THIS_CHAT = re.compile(
     re.IGNORECASE,
 )
 _SENTENCE_END = re.compile(r"(?<=:)\s|(?<=[.!?])\s(?=\s*[A-Z])|\n")
+_IT = re.compile(r"\bit\b", re.IGNORECASE)
 _TITLE_WORD = re.compile(r"\b(?:title|name|headline)\b", re.IGNORECASE)
 _OF_A_CHAT = re.compile(r"\b(?:conversation|chat|dialogue|dialog|discussion|messages?)\b", re.IGNORECASE)
 # Who speaks stands at the beginning of a line, or within one with a capital: "... for this chat: User: Hello AI: Hello".
@@ -112,14 +114,16 @@ def chore(message: str, earlier: Sequence[Pair] = ()) -> str | None:
 
 
 def _is_title_chore(message: str) -> bool:
-    """A title is asked for, and of the chat: with the chat behind it, or in a sentence that is no question."""
+    """A title is asked for, and of the chat: with the chat behind it, or in a sentence that is no question, or the chat is
+    named in the sentence before ("Summarise the chat. Give it a title.")."""
     start = message[:_LOOKED_AT]
-    if len(message) <= 60:
-        return False
     if _TITLE_WORD.search(start) and _OF_A_CHAT.search(start) and _BY_USER.search(message):
         return True
-    sentences = (one.strip() for one in _SENTENCE_END.split(start))
-    return any(_REQUEST.search(one) and _THIS_CHAT.search(one) for one in sentences if not one.endswith("?"))
+    sentences = [one for sentence in _SENTENCE_END.split(start) if (one := sentence.strip()) and one[-1] != "?"]
+    return any(
+        _REQUEST.search(one) and (_THIS_CHAT.search(one) or (_IT.search(one) and _THIS_CHAT.search(before)))
+        for before, one in pairwise(["", *sentences])
+    )
 
 
 def _topic(task: str, earlier: Sequence[Pair]) -> str:

@@ -148,7 +148,8 @@ class SearchSettings(Settings):
 
     address: str = "demo"
     k: int = Field(default=3, ge=1, le=1000)
-    timeout_s: float = Field(default=30.0, gt=0)
+    timeout_s: float | None = Field(default=None, gt=0)
+    """For a query in all; None for 30 s, or the time-out in the address if that is more."""
     cache: str | None = None
     """A SQLite file that keeps answers across runs: with a search that changes (the web), it makes a resumed run exact."""
     cache_size: int = Field(default=200_000, ge=0)

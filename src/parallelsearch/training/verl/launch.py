@@ -131,7 +131,8 @@ def check_search(recipe: VerlRecipe) -> None:
     settings = recipe.search
 
     async def ask() -> Found:
-        search = open_search(settings.address, k=settings.k, timeout_s=min(settings.timeout_s, PROBE_TIMEOUT_S))
+        timeout_s = min(settings.timeout_s or PROBE_TIMEOUT_S, PROBE_TIMEOUT_S)
+        search = open_search(settings.address, k=settings.k, timeout_s=timeout_s)
         try:
             return await search.find(PROBE)
         finally:
