@@ -8,12 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from parallelsearch.addresses import open_policy, open_retriever, open_search
 from parallelsearch.agent import Agent
+from parallelsearch.cli.app import app
 from parallelsearch.errors import RewardError, UsageError
 from parallelsearch.named import load_named
+from parallelsearch.policy import Policy
 from parallelsearch.rewards import Reward, Weights, check, describe, reward
+from parallelsearch.search import Search
 from parallelsearch.trajectory import Trajectory
 
 QUESTION = "Who is older, Claude Monet or Camille Pissarro?"
@@ -236,6 +240,19 @@ def test_a_policy_of_ones_own_that_breaks_names_the_line(mine: Path) -> None:
         assert 'gave a str as its turn; generate gives a Generation, for example Generation(text, "stop")' in (
             agent.ask(QUESTION).error or ""
         )
+
+
+def test_servers_open_them(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[object] = []
+    monkeypatch.setattr("parallelsearch.server.search_server.run_search_server", lambda *given: served.extend(given))
+    monkeypatch.setattr(
+        "parallelsearch.server.agent_server.run_agent_server", lambda *given, **options: served.extend(given)
+    )
+    for line in (["search"], ["agent", "--policy", "python:mine:Mine"]):
+        result = CliRunner().invoke(app, ["serve", *line, "--search", "python:mine:look_up"])
+        assert result.exit_code == 0, result.output
+    searches = [one.retriever.name for one in served if isinstance(one, Search)]
+    assert (searches, [one.name for one in served if isinstance(one, Policy)]) == (["look_up"] * 2, ["mine"])
 
 
 def test_a_command_finds_what_lies_where_it_is_typed(mine: Path) -> None:
