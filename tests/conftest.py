@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -80,6 +81,17 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def echo() -> type[EchoRetriever]:
     return EchoRetriever
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder where a command is typed, for modules of one's own. What is imported from it is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

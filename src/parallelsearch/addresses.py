@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import logging
 import re
 import shlex
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from parallelsearch.dialects import open_dialect
 from parallelsearch.errors import UsageError, nearest
 from parallelsearch.files import PathLike
+from parallelsearch.named import load_named, said
 from parallelsearch.options import read_options
 from parallelsearch.retrieval.own import Backend, as_retriever
 from parallelsearch.search import Search
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _DAY_S = 86_400.0
+PYTHON = "python"
+"""The scheme of what the caller wrote."""
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d{1,5}(?:/.*)?")
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -148,6 +152,47 @@ def _auto() -> Policy:
     return open_policy(choice.address)
 
 
+def _own_search(rest: str) -> Retriever:
+    found = load_named(rest, "search")
+    if isinstance(found, type) or (inspect.isfunction(found) and not inspect.signature(found).parameters):
+        found = _made(found, rest, "search")
+    try:
+        return as_retriever(found)
+    except UsageError as error:
+        raise UsageError(f"'{PYTHON}:{rest}': {error}") from error
+
+
+def _own_policy(rest: str) -> Policy:
+    from parallelsearch.policy.base import Policy
+
+    found = load_named(rest, "policy")
+    if not isinstance(found, Policy) and callable(found):
+        found = _made(found, rest, "policy")
+    if not isinstance(found, Policy):
+        raise UsageError(
+            f"'{PYTHON}:{rest}' gives a {type(found).__name__}, no policy: write a class that inherits from "
+            "parallelsearch.Policy and has an async method generate, and name it, one of it, or a function that makes one"
+        )
+    return found
+
+
+def _made(maker: Callable[[], object], rest: str, what: str) -> object:
+    """What a class or a function of the caller's own makes, without arguments."""
+    try:
+        inspect.signature(maker).bind()
+    except TypeError as error:
+        raise UsageError(
+            f"'{PYTHON}:{rest}' is called without arguments, and there is {error}; name a function that takes none and "
+            f"makes the {what}: def mine(): return {maker.__name__}(...)"
+        ) from error
+    except ValueError:  # of C, which does not tell
+        pass
+    try:
+        return maker()
+    except Exception as error:
+        raise UsageError(f"'{PYTHON}:{rest}' made no {what}: {said(error)}") from error
+
+
 _NPROBE = {"nprobe": int}
 _TIMEOUT = {"timeout_s": float}
 SEARCH_ADDRESSES = (
@@ -209,6 +254,7 @@ SEARCH_ADDRESSES = (
         options={"collection": str, "mode": str},
     ),
     Address("replay:FILE", "recorded searches", "retrieval.replay:ReplayRetriever", _path),
+    Address(f"{PYTHON}:MODULE:NAME", "a function or an object of your own that searches", _own_search),
 )
 DEFAULT_POLICY = "auto"
 """For whoever names no policy, in Python and on the command line."""
@@ -237,6 +283,7 @@ POLICY_ADDRESSES = (
         "policy.scripted:ScriptedPolicy.from_file",
         _path,
     ),
+    Address(f"{PYTHON}:MODULE:NAME", "a Policy of your own, its class or a function that makes it", _own_policy),
 )
 
 

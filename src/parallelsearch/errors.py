@@ -65,6 +65,10 @@ class SearchTimeoutError(SearchError):
     """No answer within the time-out."""
 
 
+class RewardError(ParallelSearchError):
+    """A reward of the caller's own broke on a trajectory, or gave no number for it."""
+
+
 class TransientError(ParallelSearchError):
     """A call that may succeed when repeated (429, 5xx, connection lost). `retry_after_s` is the server's own word."""
 

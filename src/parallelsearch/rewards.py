@@ -6,19 +6,24 @@ answer ever outscores a right one of the same question. `docs/rewards.md` has th
 
 What counts: n is the number of rounds that were executed, a question is decomposed if its first executed round asked at
 least two distinct sub-queries, and a failure of the search engine never costs the policy.
+
+`module:function` in place of a preset's name is a function of the caller's own, from a trajectory to a `Reward` or a number.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from parallelsearch.answers import exact_match
 from parallelsearch.coverage import covered, numbered_rounds
-from parallelsearch.errors import UsageError, is_number, nearest
+from parallelsearch.errors import RewardError, UsageError, is_number, nearest
 from parallelsearch.gold import Gold, gold_of
 from parallelsearch.limits import Limits
+from parallelsearch.named import load_named, said, source_sha256
 from parallelsearch.trajectory import KINDS, NEEDS, Kind, Trajectory
 
 _LIMITS = Limits()
@@ -304,32 +309,91 @@ WEIGHTED = ("paper", "reference")
 """Those that `Weights` change."""
 
 
-def check_weights(preset: str, weights: Weights) -> None:
-    """Refuse weights that a preset would not look at."""
-    given = [weight.name for weight in fields(Weights) if getattr(weights, weight.name) != weight.default]
+def is_own(preset: str) -> bool:
+    """Whether it names a function of the caller's own."""
+    return ":" in preset
+
+
+def check(preset: str, weights: Weights | None = None) -> None:
+    """Refuse a preset that there is not, a function that cannot be called, and weights that neither would look at."""
+    if is_own(preset):
+        _own(preset)
+    else:
+        _preset(preset)
+    given = [weight.name for weight in fields(Weights) if getattr(weights or Weights(), weight.name) != weight.default]
     if given and preset not in WEIGHTED:
         raise UsageError(
             f"{', '.join(given)}: the preset '{preset}' has no weights; those that have are {' and '.join(WEIGHTED)}"
         )
 
 
-def reward(trajectory: Trajectory, preset: str = "paper", weights: Weights | None = None) -> Reward:
-    """The reward of one trajectory. A preset that needs the question's kind says so when there is none."""
+def _preset(preset: str) -> Callable[[Facts, Weights], Reward]:
     function = _PRESETS.get(preset)
     if function is None:
         raise UsageError(
-            f"there is no reward preset '{preset}'; choose one of {', '.join(PRESETS)}.{nearest(preset, PRESETS)}"
+            f"there is no reward preset '{preset}'; choose one of {', '.join(PRESETS)}, or module:function for one of your "
+            f"own.{nearest(preset, PRESETS)}"
         )
+    return function
+
+
+def reward(trajectory: Trajectory, preset: str = "paper", weights: Weights | None = None) -> Reward:
+    """The reward of one trajectory, by a preset or by a function of the caller's own, `module:function`. A preset that needs
+    the question's kind says so when there is none."""
+    if weights is not None:
+        check(preset, weights)
+    if is_own(preset):
+        return _by_own(trajectory, preset)
+    function = _preset(preset)
     if preset in _NEEDS_KIND and trajectory.kind is None:
         raise UsageError(
             f"reward preset '{preset}' needs the question's kind (one of {', '.join(KINDS)}) and "
             f"{trajectory.id or trajectory.question!r} has none; add it, or use the preset 'label-free', which needs none"
         )
-    if weights is not None:
-        check_weights(preset, weights)
     return function(facts(trajectory), weights or Weights())
 
 
 def describe(preset: str, weights: Weights | None = None) -> dict[str, Any]:
-    """What a manifest needs to name this reward."""
-    return {"preset": preset, **asdict(weights or Weights())}
+    """What a manifest needs to name this reward; of one of the caller's own also what its source was."""
+    named = {"preset": preset, **asdict(weights or Weights())}
+    return {**named, "sha256": source_sha256(preset, "reward")} if is_own(preset) else named
+
+
+# ---- one of the caller's own -----------------------------------------------------------------------------------------
+
+_GIVES = "a reward gives a number, or Reward(outcome, decomposition, search_count, format)"
+
+
+def _own(preset: str) -> Callable[[Trajectory], object]:
+    if preset.startswith("python:"):
+        raise UsageError(f"a reward is written without 'python:', so write {preset.removeprefix('python:')}")
+    function: Callable[[Trajectory], object] = load_named(preset, "reward")
+    if not callable(function):
+        raise UsageError(
+            f"the reward '{preset}' is {function!r:.80}, and a function of a trajectory is wanted; {_GIVES}"
+        )
+    if inspect.iscoroutinefunction(function):
+        raise UsageError(f"the reward '{preset}' is async; write it with def, without async")
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise UsageError(f"the reward '{preset}' cannot be called with a trajectory alone: {error}") from error
+    except ValueError:  # of C, which does not tell
+        pass
+    return function
+
+
+def _by_own(trajectory: Trajectory, preset: str) -> Reward:
+    function, whose = _own(preset), f"the trajectory {trajectory.id or trajectory.question!r}"
+    try:
+        value = function(trajectory)
+    except Exception as error:
+        raise RewardError(f"the reward '{preset}' broke on {whose}: {said(error)}") from error
+    found = value if isinstance(value, Reward) else Reward(value, 0.0, 0.0, 0.0)  # type: ignore[arg-type]  # seen next
+    for name in COMPONENTS:
+        part = getattr(found, name)
+        if not ((is_number(part) or isinstance(part, bool)) and math.isfinite(part)):
+            raise RewardError(
+                f"the reward '{preset}' gave {value!r:.80} ({type(value).__name__}) for {whose}; {_GIVES}"
+            )
+    return Reward(*(float(getattr(found, name)) for name in COMPONENTS))

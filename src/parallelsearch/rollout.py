@@ -27,6 +27,7 @@ from parallelsearch.dialects import open_dialect
 from parallelsearch.errors import NoToolsError, ParallelSearchError, PolicyError, UsageError
 from parallelsearch.grammar import ParsedTurn
 from parallelsearch.limits import MIN_TURN_TOKENS, Limits
+from parallelsearch.named import place_of
 from parallelsearch.observation import Observation
 from parallelsearch.policy.base import Generation, Message, OnCall, Policy, Sampling
 from parallelsearch.reading import STOP as READING_STOP
@@ -352,18 +353,25 @@ class _Run:
         """A turn. Whatever else a policy raises is a `PolicyError`, as whatever a backend raises is a `SearchError`: one
         call that breaks must cost no more than its question."""
         try:
-            return await policy.generate(segments, sampling=self.sampling, **options)
+            generation = await policy.generate(segments, sampling=self.sampling, **options)
         except ParallelSearchError:
             raise
         except Exception as error:
             if error is self.callers_error:  # a caller's own mistake is the caller's
                 raise
+            place = "" if type(policy).__module__.startswith("parallelsearch.") else place_of(error)
             if isinstance(error, _ODD_DATA):  # what a server sent made no sense in a way that nobody thought of
-                what = f"{policy.name} could not read its answer ({type(error).__name__}: {error})"
+                what = f"{policy.name} could not read its answer ({type(error).__name__}: {error}){place}"
             else:
-                what = f"{BROKE} ({type(error).__name__}): {error}"
+                what = f"{BROKE} ({type(error).__name__}): {error}{place}"
             _log.debug("%s", what, exc_info=error)
             raise PolicyError(what) from error
+        if not isinstance(generation, Generation):
+            raise PolicyError(
+                f"{BROKE}: {policy.name} gave a {type(generation).__name__} as its turn; generate gives a Generation, for "
+                'example Generation(text, "stop")'
+            )
+        return generation
 
     async def call_apart(self, prompt: str, session: str, stop: tuple[str, ...]) -> Generation:
         """A call with a prompt of its own: for the engine, a conversation of its own."""

@@ -136,6 +136,24 @@ def test_the_readme_can_be_typed_from_top_to_bottom_in_an_empty_folder(tmp_path)
         run_in(tmp_path, ["bash", "-c", line])
 
 
+def test_the_page_on_what_is_yours_can_be_followed_in_an_empty_folder(tmp_path):
+    """Programs that begin with the name of a file are saved under it; the others are run, and so is each line of bash."""
+    blocks = BLOCK.findall((ROOT / "docs" / "yours.md").read_text())
+    saved = {}
+    for language, code in blocks:
+        name = re.match(r"# (\w+\.py)\n", code)
+        if language == "python" and name is not None:
+            saved[name[1]] = (tmp_path / name[1]).write_text(code)
+        elif language == "python":
+            run_in(tmp_path, [sys.executable, "-c", code])
+        for line in code.splitlines() if language == "bash" else ():
+            run_in(tmp_path, ["bash", "-c", line])
+    assert set(saved) == {"my_search.py", "my_policy.py", "my_reward.py"}
+    answered, summary = ((tmp_path / "mine" / name).read_text() for name in ("trajectories.jsonl", "summary.json"))
+    assert json.loads(answered)["answer"] == "Camille Pissarro"
+    assert json.loads(summary)["manifest"]["setup"]["policy"] == {"kind": "mine", "model": "stand-in 1"}
+
+
 def test_the_record_is_described_with_all_its_fields():
     record = (ROOT / "docs" / "trajectories.md").read_text().partition("## The record")[2].partition("\n## ")[0]
     fields = {field.name for field in dataclasses.fields(Trajectory)}

@@ -203,6 +203,22 @@ def test_a_worker_in_another_folder_finds_search_and_cache(
     assert own["+parallelsearch.search.cache"] == f"{tmp_path}/searches.sqlite"
 
 
+def test_a_worker_in_another_folder_finds_what_is_ones_own(own_folder: Path) -> None:
+    (own_folder / "mine.py").write_text("def frugal(trajectory): return 0.0\ndef look_up(query): return []")
+    recipe = FOLDER / "verl-7b-grpo.toml"
+    kwargs = "+reward.custom_reward_function.reward_kwargs"
+    keys = told(load_cluster_recipe(recipe, {"reward.preset": "mine:frugal"}))
+    assert keys[f"{kwargs}.preset"] == "mine:frugal"
+    assert keys[f"{kwargs}.folder"] == str(own_folder)
+    assert len(keys[f"{kwargs}.sha256"]) == 64
+    assert keys["+parallelsearch.has_own_reward"] == "True"
+    assert "+parallelsearch.folder" not in keys
+    keys = told(load_cluster_recipe(recipe, {"search.address": "all:demo|python:mine:look_up"}))
+    assert keys["+parallelsearch.folder"] == str(own_folder)
+    assert keys["+parallelsearch.has_own_reward"] == "False"
+    assert not {f"{kwargs}.folder", f"{kwargs}.sha256"} & keys.keys()
+
+
 @pytest.mark.parametrize("section", ["model", "data", "train", "rollout", "reward", "ppo", "search"])
 def test_a_key_of_both_recipes_is_declared_once(section: str) -> None:
     """Both classes of a section get its shared keys, and with them the defaults, from one class."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -214,6 +215,31 @@ def test_the_record_is_small() -> None:
     assert "long text" not in record
     assert "token_ids" not in record
     assert "the prompt" not in record
+
+
+OWN = """
+def reads(trajectory):
+    return float(any("long text" in hit.text for query in trajectory.queries for hit in query.hits))
+"""
+
+
+def test_a_reward_of_ones_own_reads_the_whole_record_in_a_worker_elsewhere(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's workers run in folders of their own: what is handed over leads them to the module, and names what it was."""
+    home, elsewhere = own_folder / "home", own_folder / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    (home / "mine.py").write_text(OWN)
+    monkeypatch.chdir(elsewhere)
+    info = {"trajectory": record_of(trajectory(), is_whole=True)}
+    handed = {"preset": "mine:reads", "sha256": hashlib.sha256(OWN.encode()).hexdigest()}
+    with pytest.raises(UsageError, match="there is no module 'mine'"):
+        compute_score("own", "", ["Pissarro"], info, **handed)
+    with pytest.raises(UsageError, match=rf"'mine:reads' is another on .* in {home}"):
+        compute_score("own", "", ["Pissarro"], info, **{**handed, "sha256": "0" * 64}, folder=str(home))
+    scores = compute_score("own", "", ["Pissarro"], info, **handed, folder=str(home), decomposition=0.15)
+    assert (scores["score"], scores["outcome"], scores["acc"]) == (1.0, 1.0, 1.0)
 
 
 def test_failed_searches_are_counted_and_do_not_cost() -> None:

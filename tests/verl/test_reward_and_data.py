@@ -64,6 +64,16 @@ async def test_a_wrong_answer_and_another_ground_truth(tiny: Path, tokenizer: An
     assert result["reward_score"] == pytest.approx(0.4)
 
 
+async def test_a_reward_of_ones_own_is_handed_the_passages(tiny: Path, tokenizer: Any, own_folder: Path) -> None:
+    (own_folder / "mine.py").write_text(
+        "def reads(t): return float(any(hit.text for q in t.queries for hit in q.hits))"
+    )
+    recipe = tiny_recipe(tiny, {"reward.preset": "mine:reads", "train.out": str(own_folder / "run")})
+    batch = await rolled_out(recipe, tokenizer, [MONET])
+    result = await load_reward_manager(config_of(recipe), tokenizer).run_single(batch[0:1])
+    assert (result["reward_score"], result["reward_extra_info"]["outcome"]) == (1.0, 1.0)
+
+
 async def test_another_agent_loop_is_found_out(tiny: Path, tokenizer: Any, tmp_path: Path) -> None:
     recipe = tiny_recipe(tiny, {"train.out": str(tmp_path)})
     batch = await rolled_out(recipe, tokenizer, [MONET])

@@ -159,6 +159,17 @@ def test_rewards_by_a_preset(run):
         open_runs([run], reward="papr")
 
 
+def test_rewards_by_a_function_of_ones_own(run, own_folder):
+    (own_folder / "mine.py").write_text("def calls(t): return -t.num_llm_calls\ndef breaks(t): return t.nothing\n")
+    (index,) = open_runs([run], reward="mine:calls")
+    index.refresh()
+    assert [row["reward"] for row in rows_of(index)] == [-row["calls"] for row in rows_of(index)]
+    (index,) = open_runs([run], reward="mine:breaks")
+    index.refresh()
+    assert {row["reward"] for row in rows_of(index)} == {None}
+    assert "the reward 'mine:breaks' broke on the trajectory" in index.notes()[0]
+
+
 def test_records_written_by_hand_and_without_golden_answers(tmp_path):
     path = tmp_path / "hand.jsonl"
     search = {"author": "search", "text": "<information></information>"}

@@ -23,11 +23,16 @@ QuestionArgument = Annotated[
 PolicyOption = Annotated[
     str,
     typer.Option(
-        "--policy", metavar="ADDRESS", help="Who answers; 'auto', 'demo', gguf:..., hf:..., openai:..., anthropic:..."
+        "--policy",
+        metavar="ADDRESS",
+        help="Who answers; 'auto', 'demo', gguf:..., hf:..., openai:..., anthropic:..., python:MODULE:NAME",
     ),
 ]
 SearchOption = Annotated[
-    str, typer.Option("--search", metavar="ADDRESS", help="Where to look; 'demo', bm25:DIR, http://...")
+    str,
+    typer.Option(
+        "--search", metavar="ADDRESS", help="Where to look; 'demo', bm25:DIR, http://..., python:MODULE:NAME, ..."
+    ),
 ]
 DialectOption = Annotated[
     str | None,

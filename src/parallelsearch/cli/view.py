@@ -86,7 +86,12 @@ def _view_in_terminal(file: Path, id: str | None, limit: int, wrong: bool, as_js
 def score(
     file: Annotated[Path, typer.Argument(help="A trajectories.jsonl file.")],
     preset: Annotated[
-        str, typer.Option("--reward", metavar="PRESET", help="paper, reference, gated, coverage or label-free.")
+        str,
+        typer.Option(
+            "--reward",
+            metavar="PRESET",
+            help="paper, reference, gated, coverage, label-free, or module:function, one of your own.",
+        ),
     ] = "paper",
     lambda_d: Annotated[float | None, typer.Option(help="Weight of decomposition (paper, reference).")] = None,
     alpha: Annotated[float | None, typer.Option(help="Its factor on parallel questions.")] = None,
@@ -94,7 +99,7 @@ def score(
     lambda_f: Annotated[float | None, typer.Option(help="Weight of format.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Score trajectories with a reward preset, each component apart.
+    """Score trajectories with a reward, each component apart.
 
     Example: parallelsearch score trajectories.jsonl --reward gated --json
     """

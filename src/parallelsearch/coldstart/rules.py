@@ -7,7 +7,6 @@ general ones.
 
 from __future__ import annotations
 
-import importlib
 import random
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
@@ -16,6 +15,7 @@ from typing import Protocol, runtime_checkable
 from parallelsearch.coldstart.lesson import ColdStartSettings, Lesson
 from parallelsearch.coldstart.written import Wording
 from parallelsearch.errors import UsageError
+from parallelsearch.named import load_named
 from parallelsearch.policy.base import Policy
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.search import Search
@@ -83,15 +83,11 @@ class Rules(Protocol):
 @lru_cache
 def load_rules(name: str) -> Rules:
     """Rules by the name of a language, or as `package.module:name`."""
-    module, _, attribute = RULES.get(name, name).partition(":")
-    if not attribute:
+    if name not in RULES and ":" not in name:
         raise UsageError(
             f"there are no rules '{name}'; write one of {', '.join(RULES)}, or package.module:name for rules of your own"
         )
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"the rules '{name}' cannot be loaded: {error}") from error
+    found = load_named(RULES.get(name, name), "rules")
     if not isinstance(found, Rules):
         has = ", ".join(sorted(part for part in vars(Rules) if not part.startswith("_") and not hasattr(found, part)))
         raise UsageError(f"'{name}' is no set of rules: it lacks {has}")

@@ -18,6 +18,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from parallelsearch import rewards
 from parallelsearch.errors import UsageError, require
 from parallelsearch.evaluation.manifest import differences
 from parallelsearch.files import held_folder, read_json, write_json
@@ -42,6 +43,7 @@ _FREE = frozenset(
         "train.keep_checkpoints",
         "train.log_trajectories",
         "train.search_moved",
+        "train.reward_changed",
         "model.compile",
         "train.micro_batch_tokens",  # what to lower when memory runs out; the sums differ in the last digits only
         "search.timeout_s",
@@ -55,6 +57,11 @@ _FREE = frozenset(
         "rollout.vllm_timeout_s",
     }
 )
+
+_HINTS = {
+    "search.address": "\nIs it the same search at another address? Then add: train.search_moved=true",
+    "reward.sha256": "\nThe file of your reward was changed. To go on with it as it is now, add: train.reward_changed=true",
+}
 
 
 @lru_cache(maxsize=1)
@@ -140,8 +147,7 @@ def check_same_run(recipe: Recipe, facts: Mapping[str, Any]) -> None:
         changed = [change for change in differences(known, record) if not _may_change(change.key, recipe)]
         if changed:
             rows = "\n".join(f"  {change}" for change in changed)
-            moved = "\nIs it the same search at another address? Then add: train.search_moved=true"
-            hint = moved if [change.key for change in changed] == ["search.address"] else ""
+            hint = _HINTS.get(changed[0].key, "") if len(changed) == 1 else ""
             raise UsageError(
                 f"{recipe.out} holds a run that was started differently, and its checkpoints do not fit (then against "
                 f"now):\n{rows}\nUndo the change to go on, or choose another folder: train.out=FOLDER{hint}"
@@ -172,6 +178,7 @@ def write_manifest(recipe: Recipe, facts: Mapping[str, Any]) -> None:
 def _record(recipe: Recipe, facts: Mapping[str, Any]) -> dict[str, Any]:
     record = {**recipe.model_dump(mode="json", exclude={"sweep"}), **facts}
     record["search"]["address"] = without_login(recipe.search.address)
+    record["reward"] = rewards.describe(recipe.reward.preset, recipe.reward.weights)
     return record
 
 
@@ -192,4 +199,6 @@ def _may_change(key: str, recipe: Recipe) -> bool:
         return recipe.train.lr_schedule == "constant" and recipe.train.warmup_ratio == 0
     if key == "search.address":  # another search has other passages: only its owner knows that it has merely moved
         return recipe.train.search_moved
+    if key == "reward.sha256":
+        return recipe.train.reward_changed
     return key in _FREE or key.startswith("guards.")

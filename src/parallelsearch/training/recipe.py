@@ -189,6 +189,7 @@ class RewardSettings(_WeightSettings, Settings):  # type: ignore[misc]  # so its
     """The preset and its weights (`docs/rewards.md`)."""
 
     preset: str = "gated"
+    """Or `module:function`, one of your own."""
 
     @property
     def weights(self) -> Weights:
@@ -196,13 +197,8 @@ class RewardSettings(_WeightSettings, Settings):  # type: ignore[misc]  # so its
 
     @model_validator(mode="after")
     def _check(self) -> RewardSettings:
-        if self.preset not in rewards.PRESETS:
-            raise ValueError(
-                f"there is no reward preset '{self.preset}'; choose one of {', '.join(rewards.PRESETS)}."
-                f"{nearest(self.preset, rewards.PRESETS)}"
-            )
         try:
-            rewards.check_weights(self.preset, self.weights)
+            rewards.check(self.preset, self.weights)
         except UsageError as error:
             raise ValueError(str(error)) from None
         return self
@@ -318,6 +314,8 @@ class TrainSettings(SharedTrainSettings):
     """Sampled trajectories written in each step."""
     search_moved: bool = False
     """To go on with a run whose search has another address now and is the same search."""
+    reward_changed: bool = False
+    """To go on with a run whose reward of your own is written otherwise now."""
 
 
 class PpoSettings(SharedPpoSettings):

@@ -21,10 +21,11 @@ from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
-from parallelsearch.errors import DataError, ParallelSearchError, UsageError
+from parallelsearch.errors import DataError, ParallelSearchError, RewardError, UsageError
 from parallelsearch.evaluation.folder import TRAJECTORIES_FILE, read_rows, read_summary
 from parallelsearch.evaluation.metrics import Row, row_of
 from parallelsearch.files import MAX_LINE_BYTES, decoded, parse_json
+from parallelsearch.rewards import check as check_reward
 from parallelsearch.rewards import reward as reward_of
 from parallelsearch.training.metrics import read_metrics
 from parallelsearch.trajectory import Trajectory, trajectory_from_dict
@@ -284,6 +285,9 @@ class RunIndex:
             return trajectory.rewards
         try:
             return reward_of(trajectory, self.reward).to_dict()
+        except RewardError as error:  # the caller's own, on this trajectory
+            self._problem(str(error))
+            return None
         except UsageError:
             return None
 
@@ -348,7 +352,7 @@ def open_runs(paths: Sequence[str | os.PathLike[str]], reward: str | None = None
     if not paths:
         raise UsageError("which run? Give its folder, or a file of trajectories")
     if reward is not None:
-        reward_of(Trajectory("", kind="single"), reward)  # an unknown preset is named before anything is read
+        check_reward(reward)  # an unknown preset is named before anything is read
     indexes: list[RunIndex] = []
     for path in paths:
         index = RunIndex(path, reward=reward)

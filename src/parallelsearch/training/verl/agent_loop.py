@@ -21,6 +21,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 from parallelsearch.addresses import open_search
 from parallelsearch.dialects import open_dialect
 from parallelsearch.errors import PolicyError, UsageError
+from parallelsearch.named import look_in
 from parallelsearch.policy.encoding import Template
 from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
@@ -45,6 +46,7 @@ class Shared:
     is_repeatable: bool
     """verl asks for request ids that are the same in every run. These three are read once: a look-up in verl's configuration
     costs as much as a turn of the loop."""
+    has_own_reward: bool
     config: Any
     """Kept alive, because its identity is part of the key this is found by."""
 
@@ -74,6 +76,8 @@ class ParallelSearchAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl has 
                 "parallelsearch train RECIPE.toml"
             )
         values: dict[str, Any] = OmegaConf.to_container(own, resolve=True)
+        if values.get("folder") is not None:  # where a search of the caller's own is
+            look_in(values["folder"])
         search = SearchSettings.model_validate(values["search"])
         template: Template = values["template"]
         model = str(self.config.actor_rollout_ref.model.path)
@@ -87,6 +91,7 @@ class ParallelSearchAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl has 
             int(verl.prompt_length),
             int(verl.response_length),
             bool(verl.full_determinism),
+            bool(values.get("has_own_reward")),
             self.config,
         )
 
@@ -143,7 +148,7 @@ class ParallelSearchAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl has 
                 "tool_rewards": [],
                 "generate_s": generate_s,
                 "search_s": search_s,
-                "trajectory": record_of(trajectory),
+                "trajectory": record_of(trajectory, is_whole=self.shared.has_own_reward),
             },
         )
 

@@ -12,7 +12,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from parallelsearch.addresses import with_whole_path
+from parallelsearch import rewards
+from parallelsearch.addresses import PYTHON, with_whole_path
 from parallelsearch.training.verl.recipe import VerlRecipe
 
 REWARD_MODULE = "pkg://parallelsearch.training.verl.reward"
@@ -216,8 +217,10 @@ def _reward(recipe: VerlRecipe) -> Iterator[tuple[str, Any]]:
     yield f"{section}.name", "compute_score"
     # Scoring is microseconds; each process costs the imports of torch and verl at the start.
     yield "reward.num_workers", recipe.verl.num_agent_workers
-    for name, value in reward.model_dump().items():
+    for name, value in rewards.describe(reward.preset, reward.weights).items():
         yield f"+{section}.reward_kwargs.{name}", value
+    if rewards.is_own(reward.preset):
+        yield f"+{section}.reward_kwargs.folder", _absolute(".")
     yield f"+{section}.reward_kwargs.log_folder", _absolute(str(recipe.out / "scores"))
     yield f"+{section}.reward_kwargs.log_trajectories_every", recipe.train.log_trajectories_every
 
@@ -255,3 +258,6 @@ def _own(recipe: VerlRecipe) -> Iterator[tuple[str, Any]]:
         for key, value in settings.model_dump().items():
             yield f"+{OWN}.{section}.{key}", value
     yield f"+{OWN}.template", recipe.model.template
+    yield f"+{OWN}.has_own_reward", rewards.is_own(recipe.reward.preset)
+    if f"{PYTHON}:" in recipe.search.address:
+        yield f"+{OWN}.folder", _absolute(".")

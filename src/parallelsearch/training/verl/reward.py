@@ -14,12 +14,14 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from parallelsearch import rewards
 from parallelsearch.errors import UsageError
 from parallelsearch.files import to_json
+from parallelsearch.named import look_in
 from parallelsearch.rewards import Weights
 from parallelsearch.training.recipe import RewardSettings
 from parallelsearch.training.verl.rows import targets_of
@@ -32,9 +34,12 @@ _lock = threading.Lock()
 _num_logged: dict[str, int] = defaultdict(int)
 
 
-def record_of(trajectory: Trajectory) -> str:
-    """What the reward and the viewer need of a trajectory, as JSON: texts and searches, without ids and passages."""
+def record_of(trajectory: Trajectory, is_whole: bool = False) -> str:
+    """What the presets and the viewer need of a trajectory, as JSON: texts and searches, without ids and passages. Whole
+    for a reward of the caller's own, which may look at anything."""
     record = trajectory.to_dict()
+    if is_whole:
+        return to_json(record)
     for name in ("policy", "search", "sampling"):  # the same in every record of a run
         record.pop(name, None)
     record["segments"] = [
@@ -55,12 +60,15 @@ def compute_score(
     extra_info: Mapping[str, Any] | None = None,
     *,
     preset: str = _REWARD.preset,
+    sha256: str | None = None,
+    folder: str | None = None,
     log_folder: str | None = None,
     log_trajectories_every: int = 0,
     **settings: Any,
 ) -> dict[str, float]:
-    """The total as `score`, its components, and what the trajectory did. The keywords are the recipe's `[reward]`; others
-    that verl adds mean nothing here."""
+    """The total as `score`, its components, and what the trajectory did. The keywords are the recipe's `[reward]`, and for a
+    reward of the caller's own the folder in which the run was started and what the source was there; others that verl adds
+    mean nothing here."""
     info = extra_info or {}
     record = info.get("trajectory")
     if record is None:
@@ -70,6 +78,8 @@ def compute_score(
         )
     trajectory = trajectory_from_dict(json.loads(record), "<agent loop>")
     trajectory.golden_answers = targets_of(ground_truth)
+    if rewards.is_own(preset):
+        _find_own(preset, sha256, folder)
     weights = Weights(**{field.name: settings[field.name] for field in fields(Weights) if field.name in settings})
     reward = rewards.reward(trajectory, preset, weights)
     trajectory.rewards = reward.to_dict()
@@ -82,6 +92,20 @@ def compute_score(
     if log_folder:
         _log(Path(log_folder), trajectory, scores, str(info.get("split", "")), log_trajectories_every)
     return scores
+
+
+@lru_cache
+def _find_own(preset: str, sha256: str | None, folder: str | None) -> None:
+    """Make sure, once a process, that this node has the reward the run was started with. Workers run in folders of their
+    own."""
+    if folder is not None:
+        look_in(folder)
+    here = rewards.describe(preset)["sha256"]
+    if sha256 is not None and here != sha256:
+        raise UsageError(
+            f"the reward '{preset}' is another on {socket.gethostname()} than where the run was started (sha256 {here} "
+            f"against {sha256}): every node must have the same file, installed or in {folder}"
+        )
 
 
 def _log(folder: Path, trajectory: Trajectory, scores: Mapping[str, float], split: str, every: int) -> None:
