@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 
 from parallelsearch.answers import list_forms, string_accuracy
-from parallelsearch.data import made, sealed
-from parallelsearch.data.leaks import find_leaks, held_out, names_keys
+from parallelsearch.data import leaks, made, sealed
+from parallelsearch.data.leaks import find_leaks, held_out, held_out_texts, names_keys
 from parallelsearch.data.long_answers import label
 from parallelsearch.data.made import Material, as_lines, made_set
 from parallelsearch.data.questions import shipped
@@ -159,6 +160,50 @@ def test_the_same_two_names_are_a_leak_in_other_words(folder: Path) -> None:
     pool = training_pool("hotpotqa")
     assert [question.id for question in pool] == ["u"]
     assert "1 questions left out because an evaluation file has them, 1 of them with other words" in pool.warnings[-1]
+
+
+def test_what_is_held_out_is_kept_and_is_never_older_than_the_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {"question": "Who is older, Ada Brenn or Carl Dorn?", "dataset": "hotpotqa", "type": "comparison"},
+        {
+            "question": "Où est né l’auteur ?",
+            "dataset": "hotpotqa",
+            "supporting_titles": ["Blue Gate (film)", "Ira Moss"],
+        },
+    ]
+    dev, mixed = folder / "hotpotqa" / "dev.jsonl", folder / "corpus" / "questions_of_all.jsonl"
+    write(dev, rows)
+    write(mixed, [{"question": "New one?", "split": "dev"}, {"question": "For training?", "split": "train"}])
+
+    def as_told() -> dict[str, str]:
+        """What one start writes down, the next one reads without the questions' files being read again."""
+        known, texts = held_out(), held_out_texts()
+        with monkeypatch.context() as patch:
+            patch.setattr(leaks, "read_records", None)
+            assert (held_out(), held_out_texts()) == (known, texts)
+        assert known == leaks._keys_in(leaks._held_out_files())
+        return known
+
+    first = as_told()
+    names = {"ada brenn\x1fcarl dorn", "blue gate\x1fira moss"}
+    own = {key: file for key, file in first.items() if not file.startswith("demo/")}
+    assert own == dict.fromkeys(
+        [*names, "who is older ada brenn or carl dorn", "où est né lauteur"], "hotpotqa/dev.jsonl"
+    ) | {"new one": "corpus/questions_of_all.jsonl"}
+    assert held_out_texts() == {key for key in first if "\x1f" not in key}
+    status = dev.stat()
+    dev.write_text(dev.read_text().replace("Carl Dorn", "Carl Horn"))  # as long, and of the same time
+    os.utime(dev, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert set(as_told()) - set(first) == {"who is older ada brenn or carl horn", "ada brenn\x1fcarl horn"}
+    kept = made.cache_folder() / "held-out.json"
+    for damaged in (kept.read_text().replace("carl horn", "carl corn"), "", "{}"):
+        kept.write_text(damaged)
+        assert "who is older ada brenn or carl horn" in as_told()
+    kept.unlink()
+    kept.mkdir()  # nothing can be kept
+    assert held_out() == leaks._keys_in(leaks._held_out_files())
 
 
 def test_a_question_of_one_thing_has_no_key() -> None:

@@ -7,7 +7,10 @@ same pages: whoever was trained on "Who is older, A or B?" has read both pages f
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any, Literal
 
 from parallelsearch.answers import normalise
 from parallelsearch.data.alternatives import compared, offered
+from parallelsearch.data.made import cache_folder, keep
 from parallelsearch.data.place import SUFFIXES, data_file, data_folder
 from parallelsearch.data.questions import read_records, shipped
 from parallelsearch.data.sources import SHIPPED, SOURCES, kind_of
@@ -44,41 +48,90 @@ _BETWEEN = "\x1f"
 def held_out() -> dict[str, str]:
     """Normalised text -> file, for every dev and test question this machine knows (files under the data folder and the
     sets that come with the package); and likewise for the things that they are about (`names_key`)."""
-    known: dict[str, str] = {}
-    for path, record in _held_out_records():
-        file = f"{path.parent.name}/{path.name}"
-        known.setdefault(normalise(record["question"]), file)
-        titles = record.get("supporting_titles")
-        kind = record.get("kind") or kind_of(record.get("dataset"), record.get("type"))
-        for key in names_keys(record["question"], titles if isinstance(titles, list) else None, kind):
-            known.setdefault(key, file)
+    files = _held_out_files()
+    place, mark = cache_folder() / "held-out.json", _mark(files)
+    known = _kept(place, mark)
+    if known is None:
+        known = _keys_in(files)
+        if mark is not None:
+            text = json.dumps(known)
+            keep(place, f"{mark} {_sha256(text)}\n{text}")
     return known
 
 
 def held_out_texts() -> set[str]:
     """The normalised texts alone."""
-    return {normalise(record["question"]) for _, record in _held_out_records()}
+    return {key for key in held_out() if _BETWEEN not in key}
 
 
 def held_out_titles() -> set[str]:
     """The pages that those questions are answered from, as far as their files say."""
-    return {title for _, record in _held_out_records() for title in record.get("supporting_titles") or () if title}
+    records = (record for path, is_whole in _held_out_files() for record in _records(path, is_whole))
+    return {title for record in records for title in record.get("supporting_titles") or () if title}
 
 
-def _held_out_records() -> Iterator[tuple[Path, dict[str, Any]]]:
+def _keys_in(files: Iterable[tuple[Path, bool]]) -> dict[str, str]:
+    known: dict[str, str] = {}
+    for path, is_whole in files:
+        file = f"{path.parent.name}/{path.name}"
+        for record in _records(path, is_whole):
+            known.setdefault(normalise(record["question"]), file)
+            titles = record.get("supporting_titles")
+            kind = record.get("kind") or kind_of(record.get("dataset"), record.get("type"))
+            for key in names_keys(record["question"], titles if isinstance(titles, list) else None, kind):
+                known.setdefault(key, file)
+    return known
+
+
+def _held_out_files() -> list[tuple[Path, bool]]:
+    """Files with held-out questions, and whether all in them are; else each row says for itself."""
     paths = [(shipped(next(iter(SOURCES[name].splits.values()))), True) for name in SHIPPED]
     sealed = [data_file(source.stems[split]) for source in SOURCES.values() for split in source.sealed]
     folder = data_folder()
     if folder is not None:
         files = sorted(path for path in folder.glob("*/*") if path.name.endswith(SUFFIXES) and path.is_file())
         paths += [(path, path in sealed or _HELD_OUT.search(path.name.partition(".")[0]) is not None) for path in files]
-    for path, is_held_out in paths:
-        if not is_held_out and not path.name.startswith("questions"):  # these say it row by row
-            continue
-        for _, record in read_records(path):
-            is_question = isinstance(record, dict) and isinstance(record.get("question"), str)
-            if is_question and (is_held_out or record.get("split") in ("dev", "test")):
-                yield path, record
+    return [(path, is_whole) for path, is_whole in paths if is_whole or path.name.startswith("questions")]
+
+
+def _records(path: Path, is_whole: bool) -> Iterator[dict[str, Any]]:
+    for _, record in read_records(path):
+        is_question = isinstance(record, dict) and isinstance(record.get("question"), str)
+        if is_question and (is_whole or record.get("split") in ("dev", "test")):
+            yield record
+
+
+# The questions of all benchmarks, 80,000, take over a second to read and normalise, and nearly every start finds them as they
+# were. Which bytes they were and which code read them is part of the mark: what is kept is never older than either.
+
+
+def _mark(files: Iterable[tuple[Path, bool]]) -> str | None:
+    """What the keys are made of, the code of this package included; None where a file cannot be read."""
+    digest = hashlib.sha256(sys.version.encode())
+    code = [*Path(__file__).parent.glob("*.py"), *Path(__file__).parent.parent.glob("*.py")]
+    try:
+        for path, is_whole in [*((path, False) for path in sorted(code)), *files]:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            digest.update(f"{path.parent.name}/{path.name} {is_whole} {found}\n".encode())
+    except OSError:  # whoever reads it says what is wrong
+        return None
+    return digest.hexdigest()
+
+
+def _kept(place: Path, mark: str | None) -> dict[str, str] | None:
+    try:
+        head, _, text = place.read_text(encoding="ascii").partition("\n")
+    except (OSError, ValueError):
+        return None
+    if mark is None or head != f"{mark} {_sha256(text)}":
+        return None
+    known: dict[str, str] = json.loads(text)
+    return known
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def names_keys(question: str, titles: Sequence[str] | None, kind: Kind | None) -> set[str]:

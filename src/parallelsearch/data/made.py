@@ -112,7 +112,7 @@ def made_set(source: Source, material: Material | None = None) -> tuple[list[Que
             f"published {source.sha256[:16] or 'none'}); scores on it are not comparable"
         )
     else:
-        _keep(kept, text)
+        keep(kept, text)
     found = [question_from_dict(record, source.name, line) for line, record in _records(text)]
     return found, {"made": source.maker, "sha256": digest}, warnings
 
@@ -132,8 +132,8 @@ def _records(text: str) -> Iterator[tuple[int, Any]]:
             yield number, json.loads(line)
 
 
-def _keep(path: Path, text: str) -> None:
-    """Best effort: without a place to keep it, the set is made again next time."""
+def keep(path: Path, text: str) -> None:
+    """Best effort: without a place to keep it, it is made again next time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
