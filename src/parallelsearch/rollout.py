@@ -645,9 +645,9 @@ class _Run:
         limits = self.limits
         if limits.max_billed_tokens is not None and read + written > limits.max_billed_tokens:
             return True
-        num_queries = sum(len(turn.queries) for turn in self.trajectory.turns)
-        cost = 0.0 if limits.prices is None else limits.prices.cost(read, written, num_queries)
-        return limits.max_cost is not None and cost > limits.max_cost
+        if limits.max_cost is None or limits.prices is None:
+            return False
+        return limits.prices.cost(read, written, self.trajectory.num_uncached) > limits.max_cost
 
     def now(self) -> float:
         return time.perf_counter() - self.start_s
