@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import socket
 import threading
@@ -28,7 +29,7 @@ from agent_process import (
 from search_process import PASSAGES, SearchProcess, eventually, holding, refuses_connections
 
 from parallelsearch.data.demo import DemoPolicy, sequential_turns, turns
-from parallelsearch.errors import UsageError
+from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.grammar import render_turn
 from parallelsearch.limits import Limits
 from parallelsearch.policy.scripted import ScriptedPolicy
@@ -547,6 +548,24 @@ def test_health_metrics_and_logs(server: SearchProcess):
     assert "capital" not in server.log_file.read_text()  # what people ask is their own business
 
 
+async def test_the_log_says_what_failed(echo, caplog):
+    def refused(query):
+        return SearchError(f"127.0.0.1:9 refused the connection for {query!r}")
+
+    with caplog.at_level(logging.INFO):
+        assert (await ask_in_process(ScriptedPolicy(TURNS), echo(fails=refused), messages=user(CAPITALS))).is_success
+        assert (await ask_in_process(ScriptedPolicy({}), messages=user(CAPITALS))).status_code == 502
+        assert (await ask_in_process(ScriptedPolicy(TURNS), messages=user(CAPITALS))).is_success
+    down, broken, good = (record for record in caplog.records if record.message == "chat")
+    assert (down.levelname, broken.levelname, good.levelname) == ("WARNING", "ERROR", "INFO")
+    assert (down.fields["status"], down.fields["num_failed_queries"]) == (200, 2)
+    assert down.fields["abstained"] == "search_failed"
+    assert down.fields["first_error"] == "127.0.0.1:9 refused the connection for '...'"
+    assert broken.fields["status"] == 502
+    assert (good.fields["num_failed_queries"], good.fields["abstained"]) == (0, None)
+    assert "capital" not in str([record.fields for record in (down, broken, good)])
+
+
 def test_the_page_is_told_what_it_needs(server: SearchProcess):
     facts = httpx.get(root_url(server) + "/page.json").json()
     assert (facts["model"], facts["max_k"], facts["max_turns"]) == ("parallelsearch", 5, 6)
@@ -577,8 +596,9 @@ class Listening(ScriptedPolicy):
         return super().prompt(text, question)
 
 
-async def ask_in_process(policy, **body):
-    app = create_agent_app(policy, Search(BM25Retriever.from_passages(PASSAGES)), AgentSettings(token=None))
+async def ask_in_process(policy, retriever=None, **body):
+    search = Search(retriever or BM25Retriever.from_passages(PASSAGES))
+    app = create_agent_app(policy, search, AgentSettings(token=None))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         return await client.post("/v1/chat/completions", json={"model": "parallelsearch", **body})
 
