@@ -497,6 +497,7 @@ def test_serve_agent_has_the_limits_and_files_of_ask(tmp_path, here, monkeypatch
     assert (settings.limits.max_cost, settings.limits.tokens_per_subquery) == (0.5, 77)
     assert settings.limits.prices.output_per_million == 2
     assert search.retriever.inner.ttl_s == 86_400
+    assert not search.retriever.must_be_whole
     assert (tmp_path / "r.jsonl").exists()
     fails(here("serve", "agent", "--policy", "demo", "--prices", "1,2,3"), 2, "--prices is for --max-cost here")
     fails(here("serve", "agent", "--policy", "demo", "--max-cost", "3"), 2, "max_cost needs prices")
