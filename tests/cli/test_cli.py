@@ -499,7 +499,8 @@ def test_serve_agent_has_the_limits_and_files_of_ask(tmp_path, here, monkeypatch
     assert search.retriever.inner.ttl_s == 86_400
     assert not search.retriever.must_be_whole
     assert (tmp_path / "r.jsonl").exists()
-    fails(here("serve", "agent", "--policy", "demo", "--prices", "1,2,3"), 2, "--prices is for --max-cost here")
+    assert here("serve", "agent", "--policy", "demo", "--prices", "1,2,3").returncode == 0
+    assert (served[1][2].limits.max_cost, served[1][2].limits.prices.input_per_million) == (None, 1)
     fails(here("serve", "agent", "--policy", "demo", "--max-cost", "3"), 2, "max_cost needs prices")
     fails(here("serve", "agent", "--policy", "demo", "--latency-s", "1", *files), 2, "--latency-s slows the demo")
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import httpx
 import openai
@@ -31,7 +32,7 @@ from search_process import PASSAGES, SearchProcess, eventually, holding, refuses
 from parallelsearch.data.demo import DemoPolicy, sequential_turns, turns
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.grammar import render_turn
-from parallelsearch.limits import Limits
+from parallelsearch.limits import Limits, Prices
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.search import Search
@@ -564,6 +565,31 @@ async def test_the_log_says_what_failed(echo, caplog):
     assert broken.fields["status"] == 502
     assert (good.fields["num_failed_queries"], good.fields["abstained"]) == (0, None)
     assert "capital" not in str([record.fields for record in (down, broken, good)])
+
+
+async def test_what_a_question_cost_is_told_counted_and_logged(caplog):
+    class Billing(ScriptedPolicy):
+        async def generate(self, *given, **options):
+            usage = {"prompt_tokens": 500, "completion_tokens": 20}
+            return replace(await super().generate(*given, **options), usage=usage)
+
+    for prices, cost in ((Prices(1, 2, 3), 0.00108 + 0.006), (None, None)):
+        search = Search(BM25Retriever.from_passages(PASSAGES))
+        settings = AgentSettings(token=None, limits=Limits(prices=prices))
+        app = create_agent_app(Billing(TURNS), search, settings)
+        with caplog.at_level(logging.INFO):
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+                reply = (await client.post("/v1/chat/completions", json=body_for())).json()
+                counted = (await client.get("/metrics")).text
+        beside = reply["choices"][0]["message"]["parallelsearch"]
+        line = [record for record in caplog.records if record.message == "chat"][-1].fields
+        assert (beside["num_input_tokens"], beside["num_output_tokens"]) == (1000, 40)
+        assert (line["num_input_tokens"], line["num_output_tokens"]) == (1000, 40)
+        assert beside["cost"] == line.get("cost") == (None if cost is None else pytest.approx(cost))
+        assert 'parallelsearch_tokens_total{kind="read"} 1000.0' in counted
+        assert 'parallelsearch_tokens_total{kind="written"} 40.0' in counted
+        told = next(line for line in counted.splitlines() if line.startswith("parallelsearch_cost_total "))
+        assert float(told.split()[1]) == pytest.approx(cost or 0.0)
 
 
 def test_the_page_is_told_what_it_needs(server: SearchProcess):

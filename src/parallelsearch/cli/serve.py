@@ -153,8 +153,6 @@ def serve_agent(
 
     if mcp not in (None, "stdio"):
         raise UsageError(f"--mcp is 'stdio', not '{mcp}'; over HTTP the tools are at /mcp: leave --mcp out")
-    if prices is not None and max_cost is None:
-        raise UsageError("--prices is for --max-cost here, what one question may cost: give both, or neither")
     settings = AgentSettings(
         host=host,
         port=port,

@@ -202,7 +202,8 @@ class Chat:
             fields["refusal"] = self.without(self.question, refusal)
         if reply is not None:
             trajectory = reply.trajectory
-            self.metrics.answered(trajectory, reply.abstained is not None)
+            self.metrics.answered(reply)
+            num_input, num_output = trajectory.billed_tokens
             fields |= {
                 "rollout_ms": round((trajectory.elapsed_s or 0.0) * 1000, 2),
                 "stop": trajectory.stop,
@@ -210,9 +211,13 @@ class Chat:
                 "num_searches": trajectory.num_searches,
                 "num_subqueries": trajectory.num_subqueries,
                 "num_failed_queries": trajectory.num_failed_queries,
+                "num_input_tokens": num_input,
+                "num_output_tokens": num_output,
                 "num_citations": len(reply.citations),
                 "abstained": reply.abstained,
             }
+            if reply.cost is not None:
+                fields["cost"] = reply.cost
             failed = next((query for query in trajectory.queries if query.error is not None), None)
             if failed is not None:
                 level = logging.WARNING
