@@ -29,6 +29,7 @@ from agent_process import (
 )
 from search_process import PASSAGES, SearchProcess, eventually, holding, refuses_connections
 
+from parallelsearch import open_policy, open_search
 from parallelsearch.data.demo import DemoPolicy, sequential_turns, turns
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.grammar import render_turn
@@ -597,13 +598,29 @@ def test_the_page_is_told_what_it_needs(server: SearchProcess):
     assert (facts["model"], facts["max_k"], facts["max_turns"]) == ("parallelsearch", 5, 6)
     assert facts["policy"] == "script (written turns, no model)"
     assert (facts["reader"], facts["latency_s"]) == (None, 0)
-    assert len(facts["examples"]) >= 6
+    assert facts["examples"] == [], "the demo's questions are about another corpus"
     page = httpx.get(root_url(server) + "/")
     assert "script-src 'self'" in page.headers["content-security-policy"]
     assert "unsafe" not in page.headers["content-security-policy"]
     assert "://" not in page.text  # nothing comes from elsewhere
     schema = httpx.get(root_url(server) + "/openapi.json").json()
     assert "messages" in schema["components"]["schemas"]["ChatBody"]["properties"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "search", "own", "are_demos"),
+    [
+        ("demo", "http://127.0.0.1:9/retrieve", (), True),  # as in compose.yaml
+        (None, "demo", (), True),
+        ("demo", "demo", ("Who wrote Emma?",), False),
+    ],
+)
+async def test_the_page_offers_ones_own_questions_or_the_demos(policy, search, own, are_demos):
+    answers = ScriptedPolicy(TURNS) if policy is None else open_policy(policy)
+    app = create_agent_app(answers, open_search(search), AgentSettings(token=None, examples=own))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        examples = (await client.get("/page.json")).json()["examples"]
+    assert len(examples) >= 6 if are_demos else examples == list(own)
 
 
 # ---- conversations ---------------------------------------------------------------------------------------------------

@@ -134,6 +134,12 @@ def serve_agent(
     latency_s: Annotated[
         float, typer.Option(min=0, help="Make each search of the demo corpus take so much longer, to watch.")
     ] = 0.0,
+    example: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--example", metavar="TEXT", help="A question that the page offers; may be repeated. Default: the demo's."
+        ),
+    ] = None,
     log_queries: Annotated[bool, typer.Option("--log-queries", help="Write query texts to the log.")] = False,
 ) -> None:
     """Serve the agent as an OpenAI-compatible API, with a page.
@@ -174,6 +180,7 @@ def serve_agent(
         dialect=dialect,
         logs_queries=log_queries,
         allowed_hosts=tuple(allowed_host or ()),
+        examples=tuple(example or ()),
     )
     if latency_s and (search != "demo" or cache is not None or record is not None):
         raise UsageError(

@@ -61,6 +61,7 @@ class AgentSettings(ServerSettings):
     dialect: str | None = None
     """How the model talks, where a request does not say; None takes what the policy was trained on."""
     examples: tuple[str, ...] = ()
+    """Questions that the page offers. Where there are none, those of the demo, if it is the demo that is asked."""
 
     def __post_init__(self) -> None:
         ServerSettings.__post_init__(self)
