@@ -27,6 +27,7 @@ from agent_process import (
     agent,
     root_url,
 )
+from openai.types.shared import ErrorObject
 from search_process import PASSAGES, SearchProcess, eventually, holding, refuses_connections
 
 from parallelsearch import open_policy, open_search
@@ -272,6 +273,7 @@ def test_a_bad_request_is_told_why(server: SearchProcess, body, status, message)
     assert found == status
     assert message in reply["error"]["message"]
     assert set(reply["error"]) == {"message", "type", "param", "code"}
+    assert ErrorObject.model_validate(reply["error"], strict=True).code == str(status)
 
 
 @pytest.mark.parametrize(
@@ -333,8 +335,9 @@ def test_only_the_pages_own_files_can_be_fetched(server: SearchProcess, path):
 def test_a_streamed_failure_is_an_error_of_the_client(server: SearchProcess):
     with client_of(server) as client:
         stream = client.chat.completions.create(model="parallelsearch", messages=user("no such turns"), stream=True)
-        with pytest.raises(openai.APIError, match="the script has no turns"):
+        with pytest.raises(openai.APIError, match="the script has no turns") as caught:
             list(stream)
+    assert caught.value.body["code"] == "502"
 
 
 # ---- people who leave ------------------------------------------------------------------------------------------------
