@@ -18,7 +18,7 @@ COPY --from=build /wheels /wheels
 RUN pip install --no-cache-dir --constraint /constraints.txt "$(echo /wheels/*.whl)[${EXTRAS}]" \
     && rm -r /wheels /constraints.txt \
     && useradd --create-home --uid 10001 agent \
-    && install --directory --owner agent /data
+    && install --directory --owner agent /data /kept
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001
 WORKDIR /data

@@ -133,6 +133,16 @@ async def test_what_is_asked_for_afresh_comes_from_no_cache_of_a_part(tmp_path: 
     await search.aclose()
 
 
+async def test_what_every_part_had_kept_is_cached(tmp_path: Path, echo) -> None:
+    own, web = echo(), echo()
+    own.describe, web.describe = lambda: {"kind": "echo", "corpus": "own"}, lambda: {"kind": "echo", "corpus": "web"}
+    kept = CachedRetriever(own, tmp_path / "own.db")
+    await kept.search_many(["q"], 3)
+    search = Search(JoinedRetriever([kept, CachedRetriever(web, tmp_path / "web.db")]), cache_size=0)
+    assert [(await search.find("q")).cached for _ in range(2)] == [False, True]
+    await search.aclose()
+
+
 async def test_recordings_say_what_was_missing(tmp_path: Path) -> None:
     joined = JoinedRetriever([Fixed("web", SearchError("down")), Fixed("own", ranking("1", "2"))])
     recording = RecordingRetriever(joined, tmp_path / "searches.jsonl")

@@ -7,7 +7,7 @@ from parallelsearch import grammar, open_policy, open_search
 from parallelsearch.data.questions import demo_questions
 from parallelsearch.errors import PolicyError, SearchError, UsageError
 from parallelsearch.grammar import render_turn
-from parallelsearch.limits import Limits
+from parallelsearch.limits import Limits, Prices
 from parallelsearch.policy.base import Generation, Policy
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Hit, Passage
@@ -211,6 +211,14 @@ async def test_a_model_that_repeats_its_search_is_stopped_and_shown_nothing_twic
     texts = [segment.text for segment in trajectory.segments if segment.author == "search"]
     assert "shown above" in texts[1]
     assert [query.cached for turn in trajectory.rounds for query in turn.queries] == [False, True, True, True]
+
+
+async def test_a_query_that_a_cache_answers_costs_nothing(echo):
+    search, limits = Search(echo()), Limits(max_cost=1.0, prices=Prices(search_per_thousand=1000.0))
+    dear = await rollout(Q, script(SPLIT, ANSWER), search, limits)
+    assert (dear.stop, dear.cost(limits.prices)) == ("max_tokens", 2.0)
+    free = await rollout(Q, script(SPLIT, ANSWER), search, limits)
+    assert (free.stop, free.cost(limits.prices)) == ("answer", 0.0)
 
 
 async def test_ten_thousand_sub_queries_are_capped(echo):

@@ -329,19 +329,20 @@ def open_search(
     *,
     k: int = 3,
     record: PathLike | None = None,
+    must_record: bool = True,
     cache: PathLike | None = None,
     cache_days: float | None = None,
     workers: int = 0,
     split: Policy | str | None = None,
     **options: Any,
 ) -> Search:
-    """The search at an address. `record` writes every answer to a file for `replay:`, `cache` keeps answers in a SQLite file
-    across runs, for `cache_days` where that is given, `workers` searches an index of this machine in so many processes; with
-    `split`, a policy or its address, it takes whole questions, and its hits are the merged passages of their parts. Other
-    options are those of `Search`."""
+    """The search at an address. `record` writes every answer to a file for `replay:`; without `must_record`, as in a server,
+    searches go on where that fails. `cache` keeps answers in a SQLite file across runs, for `cache_days` where that is given,
+    `workers` searches an index of this machine in so many processes; with `split`, a policy or its address, it takes whole
+    questions, and its hits are the merged passages of their parts. Other options are those of `Search`."""
     _check_days(cache, cache_days)
     retriever = _in_processes(address, workers) if workers else open_retriever(address)
-    search = Search(_keeping(retriever, record, cache, cache_days), k=k, **options)
+    search = Search(_keeping(retriever, record, cache, cache_days, must_record), k=k, **options)
     if split is None:
         return search
     from parallelsearch.retrieving import splitting
@@ -371,7 +372,11 @@ def _check_days(cache: PathLike | None, cache_days: float | None) -> None:
 
 
 def _keeping(
-    retriever: Retriever, record: PathLike | None, cache: PathLike | None, cache_days: float | None
+    retriever: Retriever,
+    record: PathLike | None,
+    cache: PathLike | None,
+    cache_days: float | None,
+    must_record: bool = True,
 ) -> Retriever:
     if cache is not None:
         from parallelsearch.retrieval.cache import CachedRetriever
@@ -380,7 +385,7 @@ def _keeping(
     if record is not None:
         from parallelsearch.retrieval.replay import RecordingRetriever
 
-        retriever = RecordingRetriever(retriever, record)
+        retriever = RecordingRetriever(retriever, record, must_be_whole=must_record)
     return retriever
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from parallelsearch.errors import SearchError, UsageError
-from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever, is_fresh
+from parallelsearch.retrieval.base import DegradedHits, Hit, KeptHits, Result, Retriever, is_fresh
 from parallelsearch.search import TIMEOUT_S, Found, Search
 
 MARGIN_S = 10.0
@@ -64,7 +64,9 @@ class JoinedRetriever(Retriever):
         if all(found.error is not None for found in founds):
             return SearchError("; ".join(missing))  # each was asked again where that was worth it
         hits = _in_turns([found.hits for found in founds], self.weights)[:k]
-        return DegradedHits(hits, missing) if missing else hits
+        if missing:
+            return DegradedHits(hits, missing)
+        return KeptHits(hits) if all(found.cached for found in founds) else hits
 
     async def check(self) -> None:
         for part in self.parts:

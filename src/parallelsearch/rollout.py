@@ -17,6 +17,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypedDict
@@ -182,6 +183,7 @@ class _Run:
         self.prompt = ""
         self.num_tokens = 0
         self.num_side_tokens = 0  # of a call beside the turns; they count with the next turn
+        self.side_usage: Counter[str] = Counter()  # the same by the server's count
         self.num_side_calls = 0
         self.num_read = self.num_written = 0  # over all calls, as a server's bill counts them
         self.max_tokens = min(limits.max_tokens, policy.max_context or limits.max_tokens)
@@ -387,13 +389,16 @@ class _Run:
         record.finish, record.generate_s = generation.finish, self.now() - record.start_s
         record.problems = [problem.code for problem in parsed.problems]
         record.action, record.thought, record.separated = parsed.action, parsed.thought, parsed.separated
-        record.usage, record.text = generation.usage, segment.text
+        record.text = segment.text
+        if generation.usage is not None:
+            record.usage = {name: number + self.side_usage[name] for name, number in generation.usage.items()}
         self.add(segment, generation.num_tokens)
         num_tokens = generation.num_tokens
         if num_tokens is None:
             num_tokens = self.policy.count_tokens(generation.text)
         record.num_tokens = num_tokens + self.num_side_tokens
         self.num_side_tokens = 0
+        self.side_usage.clear()
         return parsed
 
     def take_untagged(self, number: int, record: Turn) -> None:
@@ -576,6 +581,7 @@ class _Run:
         except TimeoutError:
             return observation
         self.num_side_tokens += answer.num_tokens or self.policy.count_tokens(answer.text)
+        self.side_usage.update(answer.usage or {})
         return Observation(self.harmless(answer.text.strip()), observation.shown)
 
     def harmless(self, text: str) -> str:
@@ -647,9 +653,9 @@ class _Run:
         limits = self.limits
         if limits.max_billed_tokens is not None and read + written > limits.max_billed_tokens:
             return True
-        num_queries = sum(len(turn.queries) for turn in self.trajectory.turns)
-        cost = 0.0 if limits.prices is None else limits.prices.cost(read, written, num_queries)
-        return limits.max_cost is not None and cost > limits.max_cost
+        if limits.max_cost is None or limits.prices is None:
+            return False
+        return limits.prices.cost(read, written, self.trajectory.num_uncached) > limits.max_cost
 
     def now(self) -> float:
         return time.perf_counter() - self.start_s

@@ -28,7 +28,7 @@ from parallelsearch.errors import (
     closed,
     is_number,
 )
-from parallelsearch.retrieval.base import DegradedHits, Hit, Result, is_fresh
+from parallelsearch.retrieval.base import DegradedHits, Hit, KeptHits, Result, is_fresh
 from parallelsearch.retrieval.metadata import bounded
 from parallelsearch.retrieval.own import Backend, as_retriever
 from parallelsearch.untrusted import finite, whole
@@ -49,6 +49,7 @@ class Found:
     hits: list[Hit] = field(default_factory=list)
     error: SearchError | None = None
     cached: bool = False
+    """A cache had it, in memory or on disk: no backend was asked."""
     start_s: float = 0.0
     end_s: float = 0.0
 
@@ -184,7 +185,7 @@ class Search:
             elif isinstance(result := job.future.result(), SearchError):
                 self._put_error(found, result)
             else:
-                found.hits, found.end_s = result, job.end_s
+                found.hits, found.cached, found.end_s = result, isinstance(result, KeptHits), job.end_s
         return founds
 
     def _put_error(self, found: Found, error: SearchError) -> None:
@@ -380,7 +381,9 @@ def _sound(result: object, name: str) -> Result:
         hits = [_mended(hit) for hit in result]
     except Exception as error:  # fields of any type, and any way of comparing them
         return SearchError(f"{name} gave a hit that is none: {error}")
-    return DegradedHits(hits, result.failures) if isinstance(result, DegradedHits) else hits
+    if isinstance(result, DegradedHits):
+        return DegradedHits(hits, result.failures)
+    return KeptHits(hits) if isinstance(result, KeptHits) else hits
 
 
 def _is_sound(hit: Hit) -> bool:

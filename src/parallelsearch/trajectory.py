@@ -17,7 +17,7 @@ from parallelsearch import grammar
 from parallelsearch.answers import exact_match
 from parallelsearch.errors import DataError
 from parallelsearch.files import read_jsonl, to_json, write_lines
-from parallelsearch.limits import goes_in_circles
+from parallelsearch.limits import Prices, goes_in_circles
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.untrusted import whole
 
@@ -119,6 +119,11 @@ class Segment:
     call_id: str | None = None
     raw: list[dict[str, Any]] | None = None
 
+    @property
+    def num_tokens(self) -> int:
+        """Its tokens; about four bytes each where the engine gave no ids."""
+        return len(self.token_ids) if self.token_ids is not None else (len(self.text.encode()) + 3) // 4
+
 
 @dataclass(slots=True)
 class Query:
@@ -152,8 +157,9 @@ class Turn:
 
     `action`, `thought` and `separated` (its search holds the separator) are as the dialect read them. `shown` are the
     passages that were put before the model, in their order; one that is only referred to again is not among them. `usage` is
-    what the server counted. A turn of the environment (a search before the model is asked) has no tokens. `text` is what the
-    model wrote; the record keeps it in the segments, and the reader puts it here.
+    what the server counted; a call between two turns counts with the second. A turn of the environment (a search before the
+    model is asked) has no tokens. `text` is what the model wrote; the record keeps it in the segments, and the reader puts it
+    here.
     """
 
     queries: list[Query] = field(default_factory=list)
@@ -379,6 +385,33 @@ class Trajectory:
         return sum(query.missing is not None for query in self.queries)
 
     @property
+    def billed_tokens(self) -> tuple[int, int]:
+        """Tokens read and written over all calls, of the model and of another that reads in its place. Each call reads all
+        that was said before it. What the server counted stands; where it counted nothing, it is the length of the text."""
+        num_read = num_written = before = 0
+        turns = iter(_written_turns(self))
+        for segment in self.segments:
+            if segment.author == "model":
+                turn = next(turns, Turn())
+                usage = turn.usage or {}
+                counted = segment.num_tokens if turn.num_tokens is None else turn.num_tokens
+                num_read += usage.get("prompt_tokens", before)
+                num_written += usage.get("completion_tokens", counted)
+            before += segment.num_tokens
+        if (reading := self.reading) is not None:
+            counted = Segment("model", reading.text).num_tokens if reading.num_tokens is None else reading.num_tokens
+            num_read, num_written = num_read + (reading.num_read or 0), num_written + counted
+        return num_read, num_written
+
+    def cost(self, prices: Prices) -> float:
+        """What it cost; a query that a cache answered costs nothing."""
+        return prices.cost(*self.billed_tokens, self.num_uncached)
+
+    @property
+    def num_uncached(self) -> int:
+        return sum(not query.cached for query in self.queries)
+
+    @property
     def max_subqueries(self) -> int:
         """How many sub-queries a turn could ask."""
         return int((self.limits or {}).get("max_subqueries", grammar.MAX_SUBQUERIES))
@@ -536,13 +569,18 @@ def trajectory_from_dict(record: object, path: str = "<record>", line: int | Non
     return trajectory
 
 
-def _give_texts(trajectory: Trajectory) -> None:
-    """What the model wrote in each turn. Where the counts differ, a turn of the environment's has none of its own."""
-    texts = [segment.text for segment in trajectory.segments if segment.author == "model"]
+def _written_turns(trajectory: Trajectory) -> list[Turn]:
+    """The turn of each segment that the model wrote. Where the counts differ, a turn of the environment's has none."""
     turns = [turn for turn in trajectory.turns if turn.was_written]
-    if len(turns) > len(texts):
+    if len(turns) > sum(segment.author == "model" for segment in trajectory.segments):
         turns = [turn for turn in turns if turn.num_tokens != 0]
-    for turn, text in zip(turns, texts, strict=False):
+    return turns
+
+
+def _give_texts(trajectory: Trajectory) -> None:
+    """What the model wrote in each turn."""
+    texts = [segment.text for segment in trajectory.segments if segment.author == "model"]
+    for turn, text in zip(_written_turns(trajectory), texts, strict=False):
         turn.text = text
 
 

@@ -491,14 +491,18 @@ def test_serve_agent_has_the_limits_and_files_of_ask(tmp_path, here, monkeypatch
     )
     files = ["--cache", str(tmp_path / "c.db"), "--cache-days", "1", "--record", str(tmp_path / "r.jsonl")]
     limits = ["--prices", "1,2,3", "--max-cost", "0.5", "--tokens-per-subquery", "77"]
-    result = here("serve", "agent", "--policy", "demo", *files, *limits)
+    examples = ["--example", "Who wrote Emma?", "--example", "When?"]
+    result = here("serve", "agent", "--policy", "demo", *files, *limits, *examples)
     assert result.returncode == 0, result.stderr
     [(_, search, settings)] = served
     assert (settings.limits.max_cost, settings.limits.tokens_per_subquery) == (0.5, 77)
     assert settings.limits.prices.output_per_million == 2
     assert search.retriever.inner.ttl_s == 86_400
+    assert not search.retriever.must_be_whole
+    assert settings.examples == ("Who wrote Emma?", "When?")
     assert (tmp_path / "r.jsonl").exists()
-    fails(here("serve", "agent", "--policy", "demo", "--prices", "1,2,3"), 2, "--prices is for --max-cost here")
+    assert here("serve", "agent", "--policy", "demo", "--prices", "1,2,3").returncode == 0
+    assert (served[1][2].limits.max_cost, served[1][2].limits.prices.input_per_million) == (None, 1)
     fails(here("serve", "agent", "--policy", "demo", "--max-cost", "3"), 2, "max_cost needs prices")
     fails(here("serve", "agent", "--policy", "demo", "--latency-s", "1", *files), 2, "--latency-s slows the demo")
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -29,6 +30,16 @@ def instruction(name: str) -> list[str]:
     return json.loads(re.findall(rf"^{name}[^\[]*(\[.*\])$", DOCKERFILE, re.M)[-1])
 
 
+def compose_command(name: str, **variables: str) -> list[str]:
+    """The words of a service's command as compose makes them: variables first, then a text is split."""
+
+    def filled(text: str) -> str:
+        return re.sub(r"\$\{(\w+):-(.*?)\}", lambda found: variables.get(found[1], found[2]), text)
+
+    command = COMPOSE["services"][name]["command"]
+    return shlex.split(filled(command)) if isinstance(command, str) else [filled(word) for word in command]
+
+
 def unit_command() -> list[str]:
     line = re.search(r"^ExecStart=(.*)$", (ROOT / "docs" / "deploy.md").read_text(), re.M)
     return shlex.split(line[1])[1:]
@@ -36,20 +47,39 @@ def unit_command() -> list[str]:
 
 COMMANDS = {
     "image": instruction("CMD"),
-    "compose search": COMPOSE["services"]["search"]["command"],
-    "compose agent": COMPOSE["services"]["agent"]["command"],
+    "compose search": compose_command("search"),
+    "compose agent": compose_command("agent"),
     "systemd": unit_command(),
 }
 
 
-@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
-def test_the_command_line_knows_the_command(words):
+def parsed(words: list[str]) -> dict[str, Any]:
     command = typer.main.get_command(app)
     while hasattr(command, "commands"):
         command, words = command.commands[words[0]], words[1:]
     # Parsing alone raises for an option that does not exist or a value that is no number.
-    context = command.make_context("parallelsearch", list(words))
-    assert context.params["port"] in (8000, 8080)
+    return command.make_context("parallelsearch", list(words)).params
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_the_command_line_knows_the_command(words):
+    assert parsed(words)["port"] in (8000, 8080)
+
+
+def test_the_agent_of_compose_takes_options_and_a_model_of_the_data_folder():
+    given = "--prices 0.15,0.6,1 --cache /kept/cache.sqlite --timeout-s 60 --example 'Who wrote Emma?'"
+    options = parsed(compose_command("agent", POLICY="gguf:/data/a model.gguf", AGENT_ARGS=given))
+    assert (options["policy"], options["timeout_s"]) == ("gguf:/data/a model.gguf", 60)
+    assert (options["prices"], str(options["cache"])) == ("0.15,0.6,1", "/kept/cache.sqlite")
+    assert options["example"] == ["Who wrote Emma?"]
+    service = COMPOSE["services"]["agent"]
+    assert service["volumes"] == ["${DATA:-./data}:/data:ro", "kept:/kept"]
+    assert "kept" in COMPOSE["volumes"]
+    assert re.search(r"install --directory --owner agent .*/kept", DOCKERFILE), (
+        "a volume takes its owner from the image"
+    )
+    default = re.search(r"^ARG EXTRAS=(.*)$", DOCKERFILE, re.M)[1]
+    assert service["build"]["args"]["EXTRAS"] == f"${{EXTRAS:-{default}}}"
 
 
 def test_every_service_is_closed_up_and_only_the_agent_is_published():
@@ -66,7 +96,7 @@ def test_every_service_is_closed_up_and_only_the_agent_is_published():
 
 @pytest.mark.parametrize(("kind", "token"), [("image", ""), ("compose search", "secret")])
 def test_the_command_serves_and_its_health_check_can_tell(kind, token, tmp_path):
-    words = [word.replace("${SEARCH:-demo}", "demo") for word in COMMANDS[kind]]
+    words = COMMANDS[kind]
     if kind == "image":
         check = json.loads(re.search(r"HEALTHCHECK.*?CMD (\[.*?\])$", DOCKERFILE, re.M | re.S)[1])
     else:

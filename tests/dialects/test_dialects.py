@@ -64,7 +64,8 @@ class Watched(ScriptedPolicy):
     ) -> Generation:
         self.shown.append("".join(segment.text for segment in segments))
         self.stops.append(tuple(stop))
-        return Generation(self.turns[len(self.shown) - 1], "stop", num_tokens=7)
+        usage = {"prompt_tokens": 100, "completion_tokens": 7}
+        return Generation(self.turns[len(self.shown) - 1], "stop", num_tokens=7, usage=usage)
 
 
 async def run(name: str, turns: list[str], template: str | None = None) -> tuple[Trajectory, Watched]:
@@ -130,6 +131,7 @@ async def test_search_o1_condenses_results_with_a_call_of_its_own() -> None:
     assert "<|begin_search_result|>\nIt is Vienna, on the Danube.\n<|end_search_result|>" in inner.shown[2]
     assert "<|end_search_query|>" in inner.stops[0]
     assert trajectory.turns[1].num_tokens == 14  # the condensing call's tokens count
+    assert trajectory.billed_tokens == (300, 21)
 
 
 async def test_search_r1_takes_a_separator_as_text() -> None:

@@ -457,6 +457,18 @@ def test_cost_needs_prices() -> None:
         Prices(input_per_million=-1)
 
 
+def test_what_the_server_counted_is_what_a_question_cost() -> None:
+    trajectory = made([[[hit("A")], [hit("B")]]])
+    trajectory.turns.insert(0, Turn(finish="timeout"))  # the deadline cut it off: it has no segment
+    for turn in trajectory.turns[1:]:
+        turn.usage = {"prompt_tokens": 500, "completion_tokens": 20, "total_tokens": 520}
+    row = row_of(trajectory, prices=Prices(1, 2, 0))
+    assert (row.num_input_tokens, row.num_output_tokens) == (1000, 40)
+    assert row.cost == pytest.approx(0.00108)
+    del trajectory.turns[1].usage["prompt_tokens"]
+    assert row_of(trajectory).num_input_tokens == 10 + 500
+
+
 def test_a_graph_decides_over_the_kind() -> None:
     chain = [
         {"id": 1, "query": "a", "needs": []},

@@ -187,6 +187,7 @@ async def test_retry_after_beyond_the_limit_fails_at_once() -> None:
         events(chunk(""), after="hang_up"),
         events(),
         status(200, {"error": {"message": "overloaded", "code": 503}}),
+        status(200, {"error": {"message": "overloaded", "code": "503"}}),
     ],
 )
 async def test_passing_trouble_is_tried_again(trouble: Any) -> None:

@@ -15,6 +15,7 @@ from parallelsearch.errors import SearchError, TransientSearchError, UsageError
 from parallelsearch.retrieval.base import DegradedHits, Hit, Retriever
 from parallelsearch.retrieval.cache import CachedRetriever
 from parallelsearch.retrieval.own import as_retriever
+from parallelsearch.retrieval.replay import RecordingRetriever
 from parallelsearch.search import Search
 
 
@@ -75,6 +76,21 @@ async def test_an_answer_is_found_again_by_another_run_and_in_order(tmp_path):
     await second.search_many(["\ud800"], 2)
     assert inner.asked == ["c", "\ud800"]
     await second.aclose()
+
+
+async def test_what_came_from_the_file_is_said_to_be_cached(tmp_path):
+    class Odd(Counting):
+        def _answer(self, query, k):
+            return [Hit("1", query, "half a pair: \ud800", score=float("nan"))]  # mended on its way
+
+    for inner in (Counting(), Odd(2)):
+        cached = []
+        for _ in range(2):
+            kept = RecordingRetriever(CachedRetriever(inner, tmp_path / "c"), tmp_path / f"record-{inner.version}")
+            search = Search(kept, k=1)
+            cached += [(await search.find("a")).cached, (await search.find("a")).cached]
+            await search.aclose()
+        assert cached == [False, True, True, True]
 
 
 async def test_k_and_the_backend_are_part_of_the_key(tmp_path):

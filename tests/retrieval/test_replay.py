@@ -17,6 +17,7 @@ from parallelsearch.errors import DataError, SearchError, SearchTimeoutError, Tr
 from parallelsearch.retrieval.base import Hit, Retriever
 from parallelsearch.retrieval.replay import RecordingRetriever, ReplayRetriever
 from parallelsearch.search import Search
+from unwritable import files_no_larger_than
 
 HITS = [
     Hit("1", 'T "q"', "líne\n\x00\u2028 😀", "http://u", "2020-01-01", 0.1 + 0.2, 1, metadata={"page": 3}),
@@ -197,6 +198,24 @@ def test_other_versions_missing_files_and_unwritable_places_are_said(tmp_path):
         ReplayRetriever(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="cannot record"):
         RecordingRetriever(Odd(), tmp_path)
+
+
+async def test_on_a_full_disk_a_recording_that_need_not_be_whole_ends_and_the_searches_go_on(tmp_path, caplog):
+    whole = RecordingRetriever(Odd(), tmp_path / "whole")
+    served = RecordingRetriever(Odd(), tmp_path / "served", must_be_whole=False)
+    with files_no_larger_than(1000):
+        with pytest.raises(UsageError, match=r"cannot record to '.*whole'"):
+            await whole.search_many(["a"], 3)
+        assert await asyncio.gather(*(served.search_many([query], 3) for query in "abc")) == [[HITS]] * 3
+    await served.search_many(["d"], 1)
+    assert [(one.levelname, one.message.partition(";")[2]) for one in caplog.records] == [
+        ("ERROR", " nothing more is recorded, the searches go on without it")
+    ]
+    await whole.aclose()
+    await served.aclose()
+    replay = ReplayRetriever(tmp_path / "served")  # what was cut off is passed over
+    assert len(replay) == 0
+    await replay.aclose()
 
 
 async def test_writers_wait_for_each_other(tmp_path):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import httpx
 import openai
@@ -25,12 +27,14 @@ from agent_process import (
     agent,
     root_url,
 )
+from openai.types.shared import ErrorObject
 from search_process import PASSAGES, SearchProcess, eventually, holding, refuses_connections
 
+from parallelsearch import open_policy, open_search
 from parallelsearch.data.demo import DemoPolicy, sequential_turns, turns
-from parallelsearch.errors import UsageError
+from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.grammar import render_turn
-from parallelsearch.limits import Limits
+from parallelsearch.limits import Limits, Prices
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.search import Search
@@ -269,6 +273,7 @@ def test_a_bad_request_is_told_why(server: SearchProcess, body, status, message)
     assert found == status
     assert message in reply["error"]["message"]
     assert set(reply["error"]) == {"message", "type", "param", "code"}
+    assert ErrorObject.model_validate(reply["error"], strict=True).code == str(status)
 
 
 @pytest.mark.parametrize(
@@ -330,8 +335,9 @@ def test_only_the_pages_own_files_can_be_fetched(server: SearchProcess, path):
 def test_a_streamed_failure_is_an_error_of_the_client(server: SearchProcess):
     with client_of(server) as client:
         stream = client.chat.completions.create(model="parallelsearch", messages=user("no such turns"), stream=True)
-        with pytest.raises(openai.APIError, match="the script has no turns"):
+        with pytest.raises(openai.APIError, match="the script has no turns") as caught:
             list(stream)
+    assert caught.value.body["code"] == "502"
 
 
 # ---- people who leave ------------------------------------------------------------------------------------------------
@@ -547,18 +553,77 @@ def test_health_metrics_and_logs(server: SearchProcess):
     assert "capital" not in server.log_file.read_text()  # what people ask is their own business
 
 
+async def test_the_log_says_what_failed(echo, caplog):
+    def refused(query):
+        return SearchError(f"127.0.0.1:9 refused the connection for {query!r}")
+
+    with caplog.at_level(logging.INFO):
+        assert (await ask_in_process(ScriptedPolicy(TURNS), echo(fails=refused), messages=user(CAPITALS))).is_success
+        assert (await ask_in_process(ScriptedPolicy({}), messages=user(CAPITALS))).status_code == 502
+        assert (await ask_in_process(ScriptedPolicy(TURNS), messages=user(CAPITALS))).is_success
+    down, broken, good = (record for record in caplog.records if record.message == "chat")
+    assert (down.levelname, broken.levelname, good.levelname) == ("WARNING", "ERROR", "INFO")
+    assert (down.fields["status"], down.fields["num_failed_queries"]) == (200, 2)
+    assert down.fields["abstained"] == "search_failed"
+    assert down.fields["first_error"] == "127.0.0.1:9 refused the connection for '...'"
+    assert broken.fields["status"] == 502
+    assert (good.fields["num_failed_queries"], good.fields["abstained"]) == (0, None)
+    assert "capital" not in str([record.fields for record in (down, broken, good)])
+
+
+async def test_what_a_question_cost_is_told_counted_and_logged(caplog):
+    class Billing(ScriptedPolicy):
+        async def generate(self, *given, **options):
+            usage = {"prompt_tokens": 500, "completion_tokens": 20}
+            return replace(await super().generate(*given, **options), usage=usage)
+
+    for prices, cost in ((Prices(1, 2, 3), 0.00108 + 0.006), (None, None)):
+        search = Search(BM25Retriever.from_passages(PASSAGES))
+        settings = AgentSettings(token=None, limits=Limits(prices=prices))
+        app = create_agent_app(Billing(TURNS), search, settings)
+        with caplog.at_level(logging.INFO):
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+                reply = (await client.post("/v1/chat/completions", json=body_for())).json()
+                counted = (await client.get("/metrics")).text
+        beside = reply["choices"][0]["message"]["parallelsearch"]
+        line = [record for record in caplog.records if record.message == "chat"][-1].fields
+        assert (beside["num_input_tokens"], beside["num_output_tokens"]) == (1000, 40)
+        assert (line["num_input_tokens"], line["num_output_tokens"]) == (1000, 40)
+        assert beside["cost"] == line.get("cost") == (None if cost is None else pytest.approx(cost))
+        assert 'parallelsearch_tokens_total{kind="read"} 1000.0' in counted
+        assert 'parallelsearch_tokens_total{kind="written"} 40.0' in counted
+        told = next(line for line in counted.splitlines() if line.startswith("parallelsearch_cost_total "))
+        assert float(told.split()[1]) == pytest.approx(cost or 0.0)
+
+
 def test_the_page_is_told_what_it_needs(server: SearchProcess):
     facts = httpx.get(root_url(server) + "/page.json").json()
     assert (facts["model"], facts["max_k"], facts["max_turns"]) == ("parallelsearch", 5, 6)
     assert facts["policy"] == "script (written turns, no model)"
     assert (facts["reader"], facts["latency_s"]) == (None, 0)
-    assert len(facts["examples"]) >= 6
+    assert facts["examples"] == [], "the demo's questions are about another corpus"
     page = httpx.get(root_url(server) + "/")
     assert "script-src 'self'" in page.headers["content-security-policy"]
     assert "unsafe" not in page.headers["content-security-policy"]
     assert "://" not in page.text  # nothing comes from elsewhere
     schema = httpx.get(root_url(server) + "/openapi.json").json()
     assert "messages" in schema["components"]["schemas"]["ChatBody"]["properties"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "search", "own", "are_demos"),
+    [
+        ("demo", "http://127.0.0.1:9/retrieve", (), True),  # as in compose.yaml
+        (None, "demo", (), True),
+        ("demo", "demo", ("Who wrote Emma?",), False),
+    ],
+)
+async def test_the_page_offers_ones_own_questions_or_the_demos(policy, search, own, are_demos):
+    answers = ScriptedPolicy(TURNS) if policy is None else open_policy(policy)
+    app = create_agent_app(answers, open_search(search), AgentSettings(token=None, examples=own))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        examples = (await client.get("/page.json")).json()["examples"]
+    assert len(examples) >= 6 if are_demos else examples == list(own)
 
 
 # ---- conversations ---------------------------------------------------------------------------------------------------
@@ -577,8 +642,9 @@ class Listening(ScriptedPolicy):
         return super().prompt(text, question)
 
 
-async def ask_in_process(policy, **body):
-    app = create_agent_app(policy, Search(BM25Retriever.from_passages(PASSAGES)), AgentSettings(token=None))
+async def ask_in_process(policy, retriever=None, **body):
+    search = Search(retriever or BM25Retriever.from_passages(PASSAGES))
+    app = create_agent_app(policy, search, AgentSettings(token=None))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         return await client.post("/v1/chat/completions", json={"model": "parallelsearch", **body})
 

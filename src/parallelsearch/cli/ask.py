@@ -72,7 +72,6 @@ def ask(
     from parallelsearch.addresses import open_search
     from parallelsearch.agent import Agent
     from parallelsearch.cli.terminal import LiveNarrator, trajectory_view
-    from parallelsearch.evaluation.metrics import row_of
     from parallelsearch.files import to_json
     from parallelsearch.limits import Limits
     from parallelsearch.policy.base import Sampling
@@ -107,7 +106,7 @@ def ask(
             trajectory = agent.ask(words, on_event=narrator if live.is_terminal and not as_json else None)
         finally:
             agent.submit(found.aclose()).result(timeout=30)
-    cost = None if limits.prices is None else row_of(trajectory, prices=limits.prices).cost
+    cost = None if limits.prices is None else trajectory.cost(limits.prices)
     if as_json:
         shown = trajectory.to_dict()
         say(to_json(shown if cost is None else {**shown, "cost": cost}))

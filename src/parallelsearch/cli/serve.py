@@ -80,7 +80,16 @@ def serve_search(
         logs_queries=log_queries,
         allowed_hosts=tuple(allowed_host or ()),
     )
-    found = open_search(search, k=k, cache=cache, cache_days=cache_days, record=record, workers=workers, split=split)
+    found = open_search(
+        search,
+        k=k,
+        cache=cache,
+        cache_days=cache_days,
+        record=record,
+        must_record=False,
+        workers=workers,
+        split=split,
+    )
     if mcp is None:
         from parallelsearch.server.search_server import run_search_server
 
@@ -125,6 +134,12 @@ def serve_agent(
     latency_s: Annotated[
         float, typer.Option(min=0, help="Make each search of the demo corpus take so much longer, to watch.")
     ] = 0.0,
+    example: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--example", metavar="TEXT", help="A question that the page offers; may be repeated. Default: the demo's."
+        ),
+    ] = None,
     log_queries: Annotated[bool, typer.Option("--log-queries", help="Write query texts to the log.")] = False,
 ) -> None:
     """Serve the agent as an OpenAI-compatible API, with a page.
@@ -144,8 +159,6 @@ def serve_agent(
 
     if mcp not in (None, "stdio"):
         raise UsageError(f"--mcp is 'stdio', not '{mcp}'; over HTTP the tools are at /mcp: leave --mcp out")
-    if prices is not None and max_cost is None:
-        raise UsageError("--prices is for --max-cost here, what one question may cost: give both, or neither")
     settings = AgentSettings(
         host=host,
         port=port,
@@ -167,6 +180,7 @@ def serve_agent(
         dialect=dialect,
         logs_queries=log_queries,
         allowed_hosts=tuple(allowed_host or ()),
+        examples=tuple(example or ()),
     )
     if latency_s and (search != "demo" or cache is not None or record is not None):
         raise UsageError(
@@ -176,7 +190,7 @@ def serve_agent(
     found = (
         Search(demo.retriever(latency_s), k=k)
         if latency_s
-        else open_search(search, k=k, cache=cache, cache_days=cache_days, record=record)
+        else open_search(search, k=k, cache=cache, cache_days=cache_days, record=record, must_record=False)
     )
     reader = None if answer_with is None else open_policy(answer_with)
     if mcp is None:

@@ -24,7 +24,7 @@ from parallelsearch.evaluation.evidence import at_hand
 from parallelsearch.evaluation.statistics import Ratio, bootstrap, mean_of
 from parallelsearch.gold import GoldBy, gold_of
 from parallelsearch.limits import Prices
-from parallelsearch.trajectory import NEEDS, Kind, Question, Segment, Trajectory
+from parallelsearch.trajectory import NEEDS, Kind, Question, Trajectory
 
 ERROR_CLASSES = (
     "failed",
@@ -134,7 +134,7 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
     recall = None if gold is None else gold.recall(at_hand(trajectory))
     known = parts_of(trajectory, extra.get("graph"))
     coverage = None if known is None else covered(trajectory, known[0])
-    num_input, num_output = _tokens(trajectory)
+    num_input, num_output = trajectory.billed_tokens
     num_shown, num_cut = passages_cut(trajectory)
     reading = trajectory.reading
     row = Row(
@@ -157,13 +157,13 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
         has_all_gold=None if recall is None else recall == 1.0,
         num_output_tokens=num_output,
         num_input_tokens=num_input,
-        response_tokens=sum(_length(s) for s in trajectory.segments if s.author != "prompt"),
+        response_tokens=sum(s.num_tokens for s in trajectory.segments if s.author != "prompt"),
         num_truncated=trajectory.num_truncated,
         num_invalid=len(trajectory.invalid_turns),
         num_failed_queries=trajectory.num_failed_queries,
         num_partial_queries=trajectory.num_partial_queries,
         num_dropped_queries=sum(len(turn.dropped_queries) for turn in trajectory.turns),
-        num_uncached=sum(not query.cached for query in trajectory.queries),
+        num_uncached=trajectory.num_uncached,
         stop=trajectory.stop,
         error=trajectory.error,
         error_class=None,
@@ -188,7 +188,7 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
         row.string_accuracy = string_accuracy(None if trajectory.stop == "error" else answer, extra["answer_raw"])
     row.error_class = None if row.em else error_class(trajectory, row)
     if prices is not None:
-        row.cost = prices.cost(num_input, num_output, row.num_uncached)
+        row.cost = trajectory.cost(prices)
     return row
 
 
@@ -211,29 +211,6 @@ def passages_cut(trajectory: Trajectory) -> tuple[int, int]:
     """How many passages the model was shown, and how many of them were cut."""
     shown = [one for turn in trajectory.turns for one in turn.shown]
     return len(shown), sum(one.is_cut for one in shown)
-
-
-def _length(segment: Segment) -> int:
-    """Tokens of a segment; about four bytes each where the engine gave no ids."""
-    return len(segment.token_ids) if segment.token_ids is not None else (len(segment.text.encode()) + 3) // 4
-
-
-def _tokens(trajectory: Trajectory) -> tuple[int, int]:
-    """Tokens read and written over all calls, of the model and of another that reads in its place."""
-    num_read = before = 0
-    for segment in trajectory.segments:
-        if segment.author == "model":
-            num_read += before
-        before += _length(segment)
-    counted = [turn.num_tokens for turn in trajectory.turns if turn.num_tokens is not None]
-    if len(counted) == len(trajectory.turns) and counted:
-        num_written = sum(counted)
-    else:
-        num_written = sum(_length(segment) for segment in trajectory.segments if segment.author == "model")
-    if (reading := trajectory.reading) is not None:
-        num_read += reading.num_read or 0
-        num_written += _length(Segment("model", reading.text)) if reading.num_tokens is None else reading.num_tokens
-    return num_read, num_written
 
 
 def _wait_s(trajectory: Trajectory) -> float:

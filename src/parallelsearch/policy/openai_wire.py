@@ -531,7 +531,7 @@ def _reported_error(error: object) -> PolicyError | TransientError:
     message = (
         f"the server reported an error: {short(error.get('message', error) if isinstance(error, dict) else error)}"
     )
-    is_transient = isinstance(code, int) and (code == 429 or 500 <= code < 600)
+    is_transient = re.fullmatch(r"429|5\d\d", str(code)) is not None  # vLLM sends a number, our own server a text
     return TransientError(message) if is_transient or is_unreadable_call(message) else PolicyError(message)
 
 

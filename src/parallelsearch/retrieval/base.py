@@ -62,6 +62,10 @@ class DegradedHits(list[Hit]):
         self.failures = tuple(failures)
 
 
+class KeptHits(list[Hit]):
+    """Hits that a cache had: no backend was asked for them."""
+
+
 def checked_seconds(timeout_s: float, what: str) -> float:
     """A time-out, or a `UsageError` where nothing could ever keep it."""
     if not timeout_s > 0:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import UsageError
-from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever, is_fresh
+from parallelsearch.retrieval.base import DegradedHits, Hit, KeptHits, Result, Retriever, is_fresh
 from parallelsearch.retrieval.replay import hits_to_rows, rows_to_hits
 
 FORMAT_VERSION = 1
@@ -127,7 +127,7 @@ class CachedRetriever(Retriever):
 
     def _look_up(self, queries: list[str], k: int) -> dict[str, list[Hit]]:
         connection = self._connected()
-        now, found = time.time(), {}
+        now, found = time.time(), dict[str, list[Hit]]()
         oldest_s = now - self.ttl_s if self.ttl_s is not None else 0.0
         for query in dict.fromkeys(queries):
             row = connection.execute(
@@ -143,7 +143,7 @@ class CachedRetriever(Retriever):
             ).fetchone()
             if row is not None:
                 try:
-                    found[query] = rows_to_hits(json.loads(row[0]))
+                    found[query] = KeptHits(rows_to_hits(json.loads(row[0])))
                 except (ValueError, TypeError):
                     _log.warning("the search cache %s has an unreadable answer; it is asked for again", self.path)
         if found and self.max_entries is not None:

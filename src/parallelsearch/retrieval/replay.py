@@ -79,11 +79,20 @@ class RecordingRetriever(Retriever):
     """Passes queries on to `inner` and appends every answer to `file`. Several processes may share one file.
 
     What was written survives the death of the process. Against a power cut the file is also forced to disk, every
-    `sync_every_s` seconds (0: after every call) and at the end.
+    `sync_every_s` seconds (0: after every call) and at the end. Where it cannot be written (disk full) the search fails; if
+    it need not be whole, because people wait for answers, the log says so once, and the searches go on without it.
     """
 
-    def __init__(self, inner: Retriever, file: str | os.PathLike[str], *, sync_every_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        inner: Retriever,
+        file: str | os.PathLike[str],
+        *,
+        sync_every_s: float = 5.0,
+        must_be_whole: bool = True,
+    ) -> None:
         self.inner, self.path, self.sync_every_s = inner, Path(file), sync_every_s
+        self.must_be_whole = must_be_whole
         self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
         self.timeout_s = inner.timeout_s
         try:
@@ -94,7 +103,7 @@ class RecordingRetriever(Retriever):
         # Lines go through one thread, in order; the event loop never waits for the disk.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="record")
         self._synced_s = time.monotonic()
-        self._is_closed = False
+        self._is_closed = self._has_ended = False
         header = {"recording": FORMAT_VERSION, "backend": inner.describe()}
         self._header = json.dumps(header, sort_keys=True).encode("ascii") + b"\n"
         try:
@@ -133,7 +142,16 @@ class RecordingRetriever(Retriever):
         return results
 
     async def _record(self, lines: bytes) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._writer, self._write, lines)
+        if self._has_ended:
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._write, lines)
+        except UsageError as error:
+            if self.must_be_whole:
+                raise
+            if not self._has_ended:
+                self._has_ended = True
+                _log.error("%s; nothing more is recorded, the searches go on without it", error)
 
     def _write(self, lines: bytes) -> None:
         try:
@@ -153,7 +171,7 @@ class RecordingRetriever(Retriever):
                 os.fsync(self._fd)
                 self._synced_s = time.monotonic()
         except OSError as error:
-            # A recording with holes is worth nothing, so this is not passed over in silence.
+            # A recording with holes is worth little, so this is not passed over in silence.
             raise UsageError(f"cannot record to '{self.path}': {error.strerror or error}") from error
 
     async def check(self) -> None:

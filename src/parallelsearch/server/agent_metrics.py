@@ -1,13 +1,13 @@
-"""What an agent server counts, in Prometheus' form: requests, questions by how they ended, model calls, sub-queries."""
+"""What an agent server counts, in Prometheus' form: requests, questions by how they ended, calls, sub-queries, tokens."""
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from parallelsearch.search import Search
+from parallelsearch.server.answering import Reply
 from parallelsearch.server.limits import PendingQueries
 from parallelsearch.server.metrics import SECONDS_BUCKETS, SearchStatsCollector
-from parallelsearch.trajectory import Trajectory
 
 
 class AgentMetrics:
@@ -25,6 +25,10 @@ class AgentMetrics:
         self._subqueries = Counter(
             "parallelsearch_subqueries", "sub-queries by outcome", ["outcome"], registry=registry
         )
+        self._tokens = Counter(
+            "parallelsearch_tokens", "tokens of all model calls of answered questions", ["kind"], registry=registry
+        )
+        self._cost = Counter("parallelsearch_cost", "what answered questions cost, by --prices", registry=registry)
         self._seconds = Histogram(
             "parallelsearch_request_seconds", "time to answer", buckets=(*SECONDS_BUCKETS, 60, 120), registry=registry
         )
@@ -36,9 +40,13 @@ class AgentMetrics:
         self._requests.labels(str(status)).inc()
         self._seconds.observe(elapsed_s)
 
-    def answered(self, trajectory: Trajectory, abstained: bool) -> None:
+    def answered(self, reply: Reply) -> None:
+        trajectory = reply.trajectory
         self._questions.labels(trajectory.stop or "unknown").inc()
-        self._abstained.inc(abstained)
+        self._abstained.inc(reply.abstained is not None)
+        for kind, number in zip(("read", "written"), trajectory.billed_tokens, strict=True):
+            self._tokens.labels(kind).inc(number)
+        self._cost.inc(reply.cost or 0.0)
         self._llm_calls.inc(trajectory.num_llm_calls)
         self._searches.inc(trajectory.num_searches)
         for turn in trajectory.turns:

@@ -13,6 +13,7 @@ import importlib.util
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
@@ -231,7 +232,7 @@ class _Handlers:
                 "max_turns": settings.max_turns,
                 "default_max_turns": settings.limits.max_turns,
                 "max_question_chars": settings.chat.max_question_chars,
-                "examples": list(settings.examples) or _demo_examples(),
+                "examples": list(settings.examples) or _demo_examples(self.answering),
             },
         )
 
@@ -269,16 +270,26 @@ async def _no_such_route(request: Request, error: Any) -> Response:
     return json_response(error_body(error.status_code, error.detail), error.status_code, error.headers)
 
 
-def _demo_examples() -> list[str]:
-    """A few demo questions of each kind."""
+def _demo_examples(answering: Answering) -> list[str]:
+    """A few demo questions of each kind, where the demo's corpus is searched or its policy answers."""
     from parallelsearch.data.questions import demo_questions
 
+    if answering.policy.name != "demo" and answering.search.describe().get("corpus_sha256") != _demo_sha256():
+        return []
     chosen: dict[str | None, list[str]] = {}
     for question in demo_questions():
         of_kind = chosen.setdefault(question.kind, [])
         if len(of_kind) < _EXAMPLES_OF_EACH_KIND:
             of_kind.append(question.question)
     return [question for questions in chosen.values() for question in questions]
+
+
+@cache
+def _demo_sha256() -> str:
+    from parallelsearch.data import demo
+    from parallelsearch.retrieval.store import corpus_sha256
+
+    return corpus_sha256(demo.passages())
 
 
 __all__ = ["AgentSettings", "AskOptions", "create_agent_app", "run_agent_server"]

@@ -19,7 +19,7 @@ from parallelsearch.dialect import Dialect
 from parallelsearch.dialects import DIALECTS, open_dialect
 from parallelsearch.errors import ParallelSearchError, UsageError
 from parallelsearch.grounding import Citation, Source, cite, sentence_of, sources_of, thoughts_of
-from parallelsearch.limits import MIN_TURN_TOKENS, Limits
+from parallelsearch.limits import MIN_TURN_TOKENS, Limits, Prices
 from parallelsearch.policy.base import Policy, Sampling
 from parallelsearch.rollout import BROKE, OnEvent
 from parallelsearch.search import Search
@@ -61,6 +61,7 @@ class AgentSettings(ServerSettings):
     dialect: str | None = None
     """How the model talks, where a request does not say; None takes what the policy was trained on."""
     examples: tuple[str, ...] = ()
+    """Questions that the page offers. Where there are none, those of the demo, if it is the demo that is asked."""
 
     def __post_init__(self) -> None:
         ServerSettings.__post_init__(self)
@@ -86,6 +87,8 @@ class Reply:
     sources: list[Source]
     citations: list[Citation]
     invalid_citations: list[int]
+    cost: float | None = None
+    """Where the server knows prices."""
 
     @property
     def abstained(self) -> str | None:
@@ -182,9 +185,9 @@ class Answering:
         `RefusalError` 502 where the policy failed and 504 where it did not come back. `headers` of the request may name the
         span it belongs to."""
         said = unsearched(question, earlier, system)
-        if said is not None:
-            return reply_of(Trajectory(question, answer=said, stop="answer", elapsed_s=0.0))
         limits = limits or self.limits_for(options)
+        if said is not None:
+            return reply_of(Trajectory(question, answer=said, stop="answer", elapsed_s=0.0), limits.prices)
         question, context = framed(question, earlier, system, self.settings.chat, self.policy.takes_tools)
         with contextlib.ExitStack() as spans:
             if is_traced():
@@ -194,7 +197,7 @@ class Answering:
             if trajectory.stop == "error":
                 error = trajectory.error or "the policy failed"
                 raise RefusalError(500 if error.startswith(BROKE) else 502, _told(error))
-        return reply_of(trajectory)
+        return reply_of(trajectory, limits.prices)
 
     async def _roll_out(
         self,
@@ -246,19 +249,21 @@ def _told(error: str) -> str:
     return f"{error.partition(':')[0]}; the log has more"
 
 
-def reply_of(trajectory: Trajectory) -> Reply:
+def reply_of(trajectory: Trajectory, prices: Prices | None = None) -> Reply:
     """The answer of a trajectory, its citations checked; a plain sentence in its place where it was taken back."""
     sources = sources_of(trajectory)
     cited = cite(trajectory, sources)
     finish: Literal["stop", "length"] = "stop" if trajectory.stop == "answer" else "length"
+    cost = None if prices is None else trajectory.cost(prices)
     if trajectory.abstained is not None:
-        return Reply(trajectory, sentence_of(trajectory), finish, sources, [], cited.invalid_numbers)
-    return Reply(trajectory, cited.text, finish, sources, cited.citations, cited.invalid_numbers)
+        return Reply(trajectory, sentence_of(trajectory), finish, sources, [], cited.invalid_numbers, cost)
+    return Reply(trajectory, cited.text, finish, sources, cited.citations, cited.invalid_numbers, cost)
 
 
 def summary_of(reply: Reply, max_hit_chars: int) -> dict[str, Any]:
     """Everything beside the text: counts, times, turns with their sub-queries, sources, citations."""
     trajectory = reply.trajectory
+    num_input, num_output = trajectory.billed_tokens
     number_of = {source.id: source.number for source in reply.sources}
     turns = [
         {
@@ -288,6 +293,9 @@ def summary_of(reply: Reply, max_hit_chars: int) -> dict[str, Any]:
         "num_llm_calls": trajectory.num_llm_calls,
         "num_searches": trajectory.num_searches,
         "num_subqueries": trajectory.num_subqueries,
+        "num_input_tokens": num_input,
+        "num_output_tokens": num_output,
+        "cost": reply.cost,
         "elapsed_s": round(trajectory.elapsed_s or 0.0, 4),
         "turns": turns,
         "sources": [asdict(source) | {"text": shortened(source.text, max_hit_chars)} for source in reply.sources],

@@ -216,10 +216,11 @@ def _short(text: str, most: int) -> str:
 
 
 def error_body(status: int, message: str, param: str | None = None) -> dict[str, Any]:
-    """An error as OpenAI's clients read it; `param` is the field that is to blame."""
+    """An error as OpenAI's clients read it; `param` is the field that is to blame. `code` is the status as a text: such is
+    its type there, and in a stream there is no other place for it."""
     kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
     kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": message, "type": kind, "param": param, "code": status}}
+    return {"error": {"message": message, "type": kind, "param": param, "code": str(status)}}
 
 
 def model_object(id: str, created: int) -> dict[str, Any]:

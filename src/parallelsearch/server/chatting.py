@@ -197,23 +197,39 @@ class Chat:
         elapsed_s = time.perf_counter() - self.start_s
         self.metrics.request(status, elapsed_s)
         fields: dict[str, Any] = {"status": status, "elapsed_ms": round(elapsed_s * 1000, 2)}
+        level = logging.ERROR if status >= 500 else logging.INFO
         if refusal is not None:
-            is_private = self.question and not self.settings.logs_queries  # a policy's message may quote the question
-            fields["refusal"] = (refusal.replace(self.question, "...") if is_private else refusal)[:300]
+            fields["refusal"] = self.without(self.question, refusal)
         if reply is not None:
             trajectory = reply.trajectory
-            self.metrics.answered(trajectory, reply.abstained is not None)
+            self.metrics.answered(reply)
+            num_input, num_output = trajectory.billed_tokens
             fields |= {
                 "rollout_ms": round((trajectory.elapsed_s or 0.0) * 1000, 2),
                 "stop": trajectory.stop,
                 "num_llm_calls": trajectory.num_llm_calls,
                 "num_searches": trajectory.num_searches,
                 "num_subqueries": trajectory.num_subqueries,
+                "num_failed_queries": trajectory.num_failed_queries,
+                "num_input_tokens": num_input,
+                "num_output_tokens": num_output,
                 "num_citations": len(reply.citations),
+                "abstained": reply.abstained,
             }
+            if reply.cost is not None:
+                fields["cost"] = reply.cost
+            failed = next((query for query in trajectory.queries if query.error is not None), None)
+            if failed is not None:
+                level = logging.WARNING
+                fields["first_error"] = self.without(failed.text, failed.error or "")
             if self.settings.logs_queries:
                 fields["question"] = trajectory.question
-        _log.info(self.name, extra={"fields": fields})
+        _log.log(level, self.name, extra={"fields": fields})
+
+    def without(self, asked: str, message: str) -> str:
+        """The message for the log; it may quote what was asked."""
+        is_private = asked and not self.settings.logs_queries
+        return (message.replace(asked, "...") if is_private else message)[:300]
 
 
 # ---- waiting and answering -------------------------------------------------------------------------------------------

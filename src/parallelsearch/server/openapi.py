@@ -99,7 +99,7 @@ def agent_openapi(settings: AgentSettings, model_names: Sequence[str], dialects:
     """The document of an agent server. The endpoints that answer are OpenAI's, with one more field in request and answer."""
     model = _record({"id": _TEXT, "object": {"const": "model"}, "created": _COUNT, "owned_by": _TEXT})
     models = _record({"object": {"const": "list"}, "data": _list(model)})
-    error = _record({"message": _TEXT, "type": _TEXT, "param": _or_null(_TEXT), "code": _COUNT})
+    error = _record({"message": _TEXT, "type": _TEXT, "param": _or_null(_TEXT), "code": _TEXT})
     asked = {
         **_BODY_REFUSED, 404: "no such model", 415: "not application/json", 429: "full; see Retry-After",
         500: "the policy broke", 502: "the policy failed", 504: "the policy did not come back",
@@ -184,7 +184,8 @@ def _beside() -> Schema:
             "generate_s": _NUMBER,
         })),
         "stop": {"enum": ["answer", "max_turns", "max_tokens", "timeout"]}, "elapsed_s": _NUMBER,
-        "num_llm_calls": _COUNT, "num_searches": _COUNT, "num_subqueries": _COUNT, "turns": _list(turn),
+        "num_llm_calls": _COUNT, "num_searches": _COUNT, "num_subqueries": _COUNT, "num_input_tokens": _COUNT,
+        "num_output_tokens": _COUNT, "cost": _or_null(_NUMBER), "turns": _list(turn),
         "sources": _list(_record({**named, "text": _TEXT, "queries": _list(_TEXT), "metadata": _or_null(_OBJECT)})),
         "citations": _list(_record({**named, "basis": {"enum": list(get_args(Basis))}})),
         "invalid_citations": _list(_COUNT), "ignored": _list(_TEXT),
