@@ -148,21 +148,34 @@ def _auto() -> Policy:
     return open_policy(choice.address)
 
 
+_WHERE = {"where": dict}
 _NPROBE = {"nprobe": int}
 _TIMEOUT = {"timeout_s": float}
 SEARCH_ADDRESSES = (
     Address("demo", "the embedded corpus", "data.demo:retriever", is_index=True),
     Address(
-        "bm25:DIR", "a BM25 index built by 'parallelsearch index'", "retrieval.bm25:BM25Retriever", _path, is_index=True
+        "bm25:DIR",
+        "a BM25 index built by 'parallelsearch index'",
+        "retrieval.bm25:BM25Retriever",
+        _path,
+        is_index=True,
+        options=_WHERE,
     ),
-    Address("dense:DIR", "a dense index", "retrieval.dense:DenseRetriever", _path, is_index=True, options=_NPROBE),
+    Address(
+        "dense:DIR",
+        "a dense index",
+        "retrieval.dense:DenseRetriever",
+        _path,
+        is_index=True,
+        options={**_NPROBE, **_WHERE},
+    ),
     Address(
         "hybrid:DIR",
         "BM25 and dense, fused",
         "retrieval.hybrid:open_hybrid",
         _path,
         is_index=True,
-        options={"weights": tuple, "depth": int, "rrf_k": int, **_NPROBE},
+        options={"weights": tuple, "depth": int, "rrf_k": int, **_NPROBE, **_WHERE},
     ),
     Address(
         "faiss:INDEX+CORPUS#ENCODER",
@@ -286,14 +299,16 @@ def open_search(
     cache_days: float | None = None,
     workers: int = 0,
     split: Policy | str | None = None,
+    where: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Search:
-    """The search at an address. `record` writes every answer to a file for `replay:`, `cache` keeps answers in a SQLite file
+    """The search at an address. `where` narrows an index to passages by their metadata, `{"page": 3}` or `{"page": [3, 4]}`.
+    `record` writes every answer to a file for `replay:`, `cache` keeps answers in a SQLite file
     across runs, for `cache_days` where that is given, `workers` searches an index of this machine in so many processes; with
     `split`, a policy or its address, it takes whole questions, and its hits are the merged passages of their parts. Other
     options are those of `Search`."""
     _check_days(cache, cache_days)
-    retriever = _in_processes(address, workers) if workers else open_retriever(address)
+    retriever = _in_processes(address, workers, where) if workers else open_retriever(address, where)
     search = Search(_keeping(retriever, record, cache, cache_days), k=k, **options)
     if split is None:
         return search
@@ -344,24 +359,27 @@ def search_of(search: Search | Backend | str, k: int = 3) -> Search:
     return open_search(search, k=k) if isinstance(search, str) else Search(search, k=k)
 
 
-def open_retriever(address: str) -> Retriever:
-    """The bare backend at an address."""
+def open_retriever(address: str, where: Mapping[str, Any] | None = None) -> Retriever:
+    """The bare backend at an address, narrowed to what the address says and to `where`."""
     row, rest = _found(address, "search", SEARCH_ADDRESSES)
     scheme, _, written = address.strip().partition(":")[0].partition("?")
     options = read_options(written, row.options, f"{scheme}:")
     if row.scheme == "http":  # the scheme is part of what it points to
         rest = f"{scheme}:{rest}"
+    wheres = (options.pop("where", None), where)
     retriever: Retriever = row.builder()(rest, **options) if ":" in row.form else row.builder()()
+    for wanted in wheres:
+        retriever = retriever if wanted is None else retriever.where(wanted)
     return retriever
 
 
-def _in_processes(address: str, workers: int) -> Retriever:
+def _in_processes(address: str, workers: int, where: Mapping[str, Any] | None) -> Retriever:
     from parallelsearch.retrieval.processes import ProcessRetriever
 
     if not _found(address, "search", SEARCH_ADDRESSES)[0].is_index:
         known = ", ".join(row.scheme for row in SEARCH_ADDRESSES if row.is_index)
         raise UsageError(f"workers are for an index on this machine ({known}), not for '{address}'")
-    return ProcessRetriever(functools.partial(open_retriever, address), workers)
+    return ProcessRetriever(functools.partial(open_retriever, address, where), workers)
 
 
 def open_policy(address: str = DEFAULT_POLICY, **options: Any) -> Policy:

@@ -9,13 +9,14 @@ for one, and the order is kept.
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import random
 import threading
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -334,6 +335,14 @@ class Search:
     async def check(self) -> None:
         """Raise `UsageError` if the backend cannot work as it was set up (`Retriever.check`)."""
         await self.retriever.check()
+
+    def where(self, fields: Mapping[str, Any]) -> Search:
+        """The same search for the passages whose metadata has these values (`Retriever.where`), with a cache of its own."""
+        other = copy.copy(self)
+        other.retriever = self.retriever.where(fields)
+        other.stats, other.on_busy = SearchStats(), None
+        other._cache, other._lanes = _Cache(self._cache.max_answers, self._cache.max_bytes), weakref.WeakKeyDictionary()
+        return other
 
     def describe(self) -> dict[str, Any]:
         """What a manifest needs: the backend's own description and k."""

@@ -8,11 +8,12 @@ corpus, every time.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from parallelsearch.errors import DataError, IndexDamagedError, UsageError
 from parallelsearch.retrieval.base import BlockingRetriever, Hit, Passage, Result
 from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, passages_of
+from parallelsearch.retrieval.narrowing import Selection
 from parallelsearch.retrieval.store import IndexBuilder, PassageStore, PassageWriter, corpus_sha256, open_manifest
 from parallelsearch.retrieval.terms import Analyzer, split_words
 
@@ -348,12 +350,18 @@ class BM25Retriever(BlockingRetriever):
     ) -> None:
         self._about, self._analyzer, self._store = about, analyzer, store
         self._vocabulary, self._scorer = vocabulary, scorer
+        self._chosen = Selection(store)
 
     def __len__(self) -> int:
-        return len(self._store)
+        return len(self._store if self._chosen.rows is None else self._chosen.rows)
+
+    def where(self, fields: Mapping[str, Any]) -> BM25Retriever:
+        other = copy.copy(self)
+        other._chosen = self._chosen.where(fields)
+        return other
 
     def describe(self) -> dict[str, Any]:
-        return dict(self._about)
+        return {**self._about, **self._chosen.describe()}
 
     def search_blocking(self, queries: Sequence[str], k: int) -> list[Result]:
         return [self._search(query, k) for query in queries]
@@ -364,7 +372,8 @@ class BM25Retriever(BlockingRetriever):
         if not terms or k < 1:
             return []
         scores = self._scorer.get_scores_from_ids(terms)
-        rows = _best(scores, k)
+        chosen = self._chosen.rows
+        rows = _best(scores, k) if chosen is None else chosen[_best(scores[chosen], k)]
         return [Hit.of(self._store[int(row)], float(scores[row]), rank) for rank, row in enumerate(rows, 1)]
 
 

@@ -8,11 +8,12 @@ slow leaves the result of the others, as `DegradedHits` that say what was missin
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,11 @@ class HybridRetriever(Retriever):
             failures += [f"{part.name}: {why}" for why in getattr(result, "failures", ())]
         fused = fuse(rankings, self.weights, k, self.rrf_k)
         return DegradedHits(fused, failures) if failures else fused
+
+    def where(self, fields: Mapping[str, Any]) -> HybridRetriever:
+        other = copy.copy(self)
+        other.parts = [part.where(fields) for part in self.parts]
+        return other
 
     def describe(self) -> dict[str, Any]:
         parts = [part.describe() for part in self.parts]
