@@ -80,7 +80,16 @@ def serve_search(
         logs_queries=log_queries,
         allowed_hosts=tuple(allowed_host or ()),
     )
-    found = open_search(search, k=k, cache=cache, cache_days=cache_days, record=record, workers=workers, split=split)
+    found = open_search(
+        search,
+        k=k,
+        cache=cache,
+        cache_days=cache_days,
+        record=record,
+        workers=workers,
+        split=split,
+        reopen=record is None,
+    )
     if mcp is None:
         from parallelsearch.server.search_server import run_search_server
 
@@ -176,7 +185,7 @@ def serve_agent(
     found = (
         Search(demo.retriever(latency_s), k=k)
         if latency_s
-        else open_search(search, k=k, cache=cache, cache_days=cache_days, record=record)
+        else open_search(search, k=k, cache=cache, cache_days=cache_days, record=record, reopen=record is None)
     )
     reader = None if answer_with is None else open_policy(answer_with)
     if mcp is None:
