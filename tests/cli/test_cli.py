@@ -326,6 +326,19 @@ def test_what_a_question_cost_is_shown(here):
     assert "cost" not in json.loads(here("ask", MONET, "--policy", "demo", "--json").stdout)
 
 
+@pytest.mark.parametrize("kind", ["bm25", "hybrid"])
+def test_a_folder_and_a_table_become_one_index(here, tmp_path, kind):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "onyx.md").write_text("# Onyx\nOnyx is run by Ada.")
+    (tmp_path / "rows.csv").write_text("title,text\nOpal,Opal is run by Bob.\n")
+    tiny_encoder = pytest.importorskip("tiny_encoders").tiny_encoder
+    encoder = ["--encoder", str(tiny_encoder(tmp_path / "encoder"))] if kind == "hybrid" else []
+    built = here("index", "docs", "rows.csv", "--out", "both", "--kind", kind, *encoder, "--json", cwd=tmp_path)
+    assert json.loads(built.stdout)["num_passages"] == 2, built.stderr
+    found = here("retrieve", "Onyx Opal", "--policy", "demo", "--search", f"{kind}:both", "--json", cwd=tmp_path)
+    assert {one["id"] for one in json.loads(found.stdout)["passages"]} == {"docs/onyx.md#0", "rows.csv:1"}
+
+
 def test_long_passages_are_noticed_when_they_are_indexed(here, tmp_path):
     for name, number in (("short", 200), ("long", 2000)):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"id": "1", "text": "word " * number}) + "\n")

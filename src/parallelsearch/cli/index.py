@@ -18,7 +18,10 @@ LONG_WORDS = 300
 
 def index(
     corpus: Annotated[
-        Path | None, typer.Argument(help="JSON Lines, Parquet, CSV (.gz and .zst too), or a folder of documents.")
+        list[Path] | None,
+        typer.Argument(
+            help="JSON Lines, Parquet, CSV (.gz and .zst too), or a folder of documents; several become one."
+        ),
     ] = None,
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="The folder to write; for milvus, a file or address.")
@@ -58,11 +61,11 @@ def index(
         for problem in [] if as_json else problems:
             say(f"on this machine: {problem}")
         return
-    if corpus is None or out is None:
+    if not corpus or out is None:
         raise UsageError("say what to index and where to: parallelsearch index CORPUS --out DIR")
     with progress("passages", show=not as_json) as update:
         report = build_index(
-            corpus,
+            corpus if len(corpus) > 1 else corpus[0],
             out,
             kind=kind,
             encoder=encoder,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from parallelsearch.errors import DataError, IndexDamagedError, UsageError
 from parallelsearch.retrieval.base import BlockingRetriever, Hit, Passage, Result
-from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, passages_of
+from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, Source, name_of, passages_of, paths_of
 from parallelsearch.retrieval.narrowing import Selection
 from parallelsearch.retrieval.store import IndexBuilder, PassageStore, PassageWriter, corpus_sha256, open_manifest
 from parallelsearch.retrieval.terms import Analyzer, split_words
@@ -156,7 +156,7 @@ class BuildReport:
 
 
 def build_bm25(
-    source: str | os.PathLike[str] | Iterable[Passage],
+    source: Source,
     out: str | os.PathLike[str],
     *,
     stemmer: str | None = "english",
@@ -169,7 +169,7 @@ def build_bm25(
     overwrite: bool = False,
     on_progress: OnProgress | None = None,
 ) -> BuildReport:
-    """Build a BM25 index folder from a corpus (see `read_corpus`) or from passages. `out` appears only when it is whole.
+    """Build a BM25 index folder from corpora (see `read_corpus`) or from passages. `out` appears only when it is whole.
     `title_weight`: how often the words of a title count.
 
     A bad record raises `DataError`, or is counted and left out with `skip_bad`.
@@ -181,7 +181,7 @@ def build_bm25(
     passages = passages_of(
         source, chunk_words=chunk_words, chunk_overlap=chunk_overlap, on_bad=report.on_bad(source, skip_bad)
     )
-    total = len(source) if isinstance(source, Sequence) and not isinstance(source, str) else None
+    total = len(source) if isinstance(source, Sequence) and paths_of(source) is None else None
     with IndexBuilder(out, KIND, overwrite=overwrite) as build:
         counts = _Counts(analyzer, build.folder, title_weight)
         with PassageWriter(build.folder) as writer:
@@ -191,9 +191,7 @@ def build_bm25(
                 if on_progress is not None and writer.num_passages % 1000 == 0:
                     on_progress(writer.num_passages, total)
         if writer.num_passages == 0:
-            raise DataError(
-                str(source if isinstance(source, str | os.PathLike) else "passages"), None, _nothing(report)
-            )
+            raise DataError(name_of(source), None, _nothing(report))
 
         def new(name: str, size: int, kind: type) -> NDArray[Any]:
             path = build.folder / f"{name}.csc.index.npy"

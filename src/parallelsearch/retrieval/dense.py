@@ -21,7 +21,7 @@ from parallelsearch.errors import IndexDamagedError, SearchError, UsageError, ne
 from parallelsearch.files import PathLike, write_json
 from parallelsearch.retrieval.base import BlockingRetriever, Hit, Passage, Result
 from parallelsearch.retrieval.bm25 import BuildReport, OnProgress
-from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, passages_of
+from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, Source, passages_of
 from parallelsearch.retrieval.encoder import MAX_TOKENS, Encoder, Prefixes, Vectors, passage_text, same_encoder
 from parallelsearch.retrieval.faiss_index import kept_kind, open_faiss, refuse_nprobe
 from parallelsearch.retrieval.narrowing import Selection
@@ -42,7 +42,7 @@ SEARCH_KINDS = ("exact", "flat", "ivf", "hnsw")
 
 
 def build_dense(
-    source: PathLike | Iterable[Passage],
+    source: Source,
     out: PathLike,
     encoder: str | Encoder,
     *,
@@ -56,7 +56,7 @@ def build_dense(
     overwrite: bool = False,
     on_progress: OnProgress | None = None,
 ) -> BuildReport:
-    """Encode a corpus (see `read_corpus`) or passages into the index folder `out`; called again after a kill, it goes on
+    """Encode corpora (see `read_corpus`) or passages into the index folder `out`; called again after a kill, it goes on
     where it was.
 
     `dtype` is how vectors are kept: `float32`, `float16` (half the size) or `int8` (a quarter; one scale a vector). A bad

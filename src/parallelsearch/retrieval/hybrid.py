@@ -11,17 +11,16 @@ import asyncio
 import copy
 import logging
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from parallelsearch.errors import IndexDamagedError, SearchError, SearchTimeoutError, TransientSearchError, UsageError
 from parallelsearch.files import PathLike
 from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result, Retriever
 from parallelsearch.retrieval.bm25 import BM25Retriever, BuildReport, OnProgress, build_bm25
-from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP
+from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, Source, paths_of
 from parallelsearch.retrieval.dense import DenseRetriever, SearchKind, build_dense
 from parallelsearch.retrieval.encoder import Encoder
 from parallelsearch.retrieval.store import open_manifest
@@ -193,7 +192,7 @@ def open_hybrid(
 
 
 def build_hybrid(
-    source: PathLike | Iterable[Passage],
+    source: Source,
     out: PathLike,
     encoder: str | Encoder,
     *,
@@ -212,8 +211,8 @@ def build_hybrid(
     The report is the dense part's, with the time and size of both.
     """
     out = Path(out)
-    if not isinstance(source, str | os.PathLike):
-        source = list(source)  # read twice
+    if paths_of(source) is None:
+        source = list(cast(Iterable[Passage], source))  # read twice
     if not overwrite and all(_is_index(out / name, name) for name in PART_FOLDERS):
         raise UsageError(f"there is a hybrid index at '{out}' already. To replace it, add --overwrite")
     lexical, dense = (out / name for name in PART_FOLDERS)
