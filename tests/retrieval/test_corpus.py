@@ -248,12 +248,52 @@ def test_front_matter_gives_the_title_and_is_no_text(text: str, title: str, rest
 
 
 @pytest.mark.parametrize(
+    ("block", "metadata"),
+    [
+        (
+            'date: 2024-05-01 # then\nAuthor: "Ada \\"A\\" B"\ndraft: true\nsource: elsewhere\nempty:\nnone: ~',
+            {"date": "2024-05-01", "Author": 'Ada "A" B', "draft": "true"},
+        ),
+        ("tags: [a, 'b, c', \"d\"] # three\ntitle: T", {"tags": ["a", "b, c", "d"]}),
+        ("tags:\n- a\n  # no item\n- 'b'\nmore:\n  - https://c.org\n", {"tags": ["a", "b"], "more": ["https://c.org"]}),
+        (
+            "author:\n  name: Ada\nby:\n- name: Ada\n  at: home\n- name: Bob\nof: {a: b}\nin: [a,\n  b]\nat: ['a, b]\nx: 1",
+            {"x": "1"},
+        ),
+        ("text: |\n  long\nsaid: goes on\n  below\nx: 1", {"x": "1"}),
+    ],
+)
+def test_what_front_matter_says_beside_the_title_is_metadata(tmp_path: Path, block: str, metadata: dict[str, object]):
+    write(tmp_path / "a.md", f"---\n{block}\n---\ntext")
+    (passage,) = read_corpus(tmp_path)
+    assert (passage.text, passage.metadata) == ("text", {"source": "a.md", **metadata})
+
+
+@pytest.mark.parametrize(
     "unit",
-    ["#", "# ", "---\n", "```\n", "a: b\n", "- ", "[", "![](", "`", "*a", "_a ", "title\n", "<!--", "* ", "- a\n---\n"],
+    [
+        "#",
+        "# ",
+        "---\n",
+        "```\n",
+        "a: b\n",
+        "- ",
+        "[",
+        "![](",
+        "`",
+        "*a",
+        "_a ",
+        "title\n",
+        "<!--",
+        "* ",
+        "- a\n---\n",
+        "a: [b,\n",
+        '"\\',
+    ],
 )
 def test_hostile_markdown_takes_time_in_proportion(unit: str):
     begun = time.process_time()
-    for start in ("", "# ", "---\n", "---\ntitle: '\n "):
+    for start in ("", "# ", "---\n", "---\ntitle: '\n ", "---\na:\n- ", "---\na: ["):
         markdown(start + unit * (200_000 // len(unit)))
     assert time.process_time() - begun < 10  # a quadratic reader takes minutes
 

@@ -37,7 +37,10 @@ def index(
     title_weight: Annotated[
         int, typer.Option(min=1, help="For bm25 and hybrid: how often a title's words count. 3 where titles are names.")
     ] = 1,
-    chunk_words: Annotated[int | None, typer.Option(help="Cut long texts into passages of this many words.")] = None,
+    chunk_words: Annotated[
+        int | None,
+        typer.Option(help="Words of a passage. Default: 100 for documents; rows and JSON Lines are not cut."),
+    ] = None,
     chunk_overlap: Annotated[int, typer.Option(help="Words two neighbouring passages share.")] = 20,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out instead of stopping.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there.")] = False,
