@@ -21,7 +21,7 @@ from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
-from llama_index.core.schema import TextNode
+from llama_index.core.schema import MetadataMode, TextNode
 from llama_index.core.vector_stores import (
     ExactMatchFilter,
     FilterCondition,
@@ -118,6 +118,16 @@ def test_our_search_is_a_retriever_blocking_and_async(monkeypatch):
         assert len(engine.query("Danube").source_nodes) == 2
         with pytest.raises(SearchError, match="empty"):
             retriever.retrieve(" ")
+
+
+def test_a_model_is_shown_what_is_known_of_a_passage_and_not_of_the_search():
+    policy = demo.DemoPolicy()
+    policy.tokens_per_s = None
+    with as_retriever("demo", k=2, split=policy) as retriever:
+        node = retriever.retrieve(QUESTION)[0].node
+    assert set(node.metadata) >= {"title", "score", "rank", "queries"}
+    for mode in (MetadataMode.LLM, MetadataMode.EMBED):
+        assert node.get_content(mode) == f"title: {node.metadata['title']}\n\n{node.text}"
 
 
 def test_our_retriever_splits_whole_questions():

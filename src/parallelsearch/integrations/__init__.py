@@ -210,6 +210,10 @@ class Closing:
         self.close()
 
 
+BOOKKEEPING = ("score", "rank", "queries")
+"""What `metadata_of` says of the search, and not of the passage."""
+
+
 def metadata_of(hit: Hit) -> dict[str, Any]:
     """What travels beside the text of a passage: its metadata, and the fields that are known. `queries` are the sub-queries
     that found it, where the question was split."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from parallelsearch.agent import Agent
 from parallelsearch.errors import UsageError, require
 from parallelsearch.integrations import (
+    BOOKKEEPING,
     TOOL_DESCRIPTION,
     TOOL_NAME,
     Answered,
@@ -86,8 +87,11 @@ def as_retriever(
         found = found.where(where)
 
     def nodes(hits: list[Hit]) -> list[NodeWithScore]:
+        unseen = {"excluded_llm_metadata_keys": list(BOOKKEEPING), "excluded_embed_metadata_keys": list(BOOKKEEPING)}
         return [
-            NodeWithScore(node=TextNode(id_=hit.id, text=hit.text, metadata=metadata_of(hit)), score=hit.score)
+            NodeWithScore(
+                node=TextNode(id_=hit.id, text=hit.text, metadata=metadata_of(hit), **unseen), score=hit.score
+            )
             for hit in hits
         ]
 
