@@ -114,6 +114,13 @@ def test_search_r1_contents_are_split_into_title_and_text(tmp_path: Path):
 
 def test_rows_without_ids_are_numbered(tmp_path: Path):
     assert [p.id for p in read_corpus(write(tmp_path / "a.csv", "text\none\ntwo\n"))] == ["1", "2"]
+    for name, text in (
+        ("a.csv", "id,title,Content,by\n1,T,one,Ada\n"),
+        ("a.jsonl", '{"id": "1", "title": "T", "content": "one", "by": "Ada"}'),
+    ):
+        assert list(read_corpus(write(tmp_path / name, text))) == [Passage("1", "T", "one", metadata={"by": "Ada"})]
+    both = write(tmp_path / "b.csv", "text,content\none,beside\n")
+    assert list(read_corpus(both)) == [Passage("1", "", "one", metadata={"content": "beside"})]
     found = list(read_corpus(write(tmp_path / "a.tsv", 'contents\tid\n"T\nbody"\t7\n')))
     assert found == [Passage("7", "T", "body")]
 
@@ -574,4 +581,5 @@ def test_a_bad_file_of_a_folder_is_left_out_and_a_bad_line_beside_it_stops(tmp_p
     with pytest.raises(DataError, match=r"a\.jsonl, line 3: field 'text'"):
         list(passages)
     (problem,) = report.problems
+    assert report.reasons == {"is not UTF-8": 1}
     assert "b.txt: is not UTF-8" in problem

@@ -48,8 +48,8 @@ _WORD = re.compile(rf"[{CJK}]|[^\s{CJK}]+")
 
 
 def passage_of(record: Any, path: str, line: int | None) -> Passage:
-    """A corpus record as a passage: `{id, title, text}`, or Search-R1's `{id, contents: '"Title"\\nbody'}`. Its other fields
-    are the passage's metadata."""
+    """A corpus record as a passage: `{id, title, text}` (or `content`), or Search-R1's `{id, contents: '"Title"\\nbody'}`.
+    Its other fields are the passage's metadata."""
     if not isinstance(record, dict):
         raise DataError(path, line, f"expected an object with id, title and text, found {type(record).__name__}")
     if "text" not in record and "contents" in record:
@@ -63,6 +63,8 @@ def passage_of(record: Any, path: str, line: int | None) -> Passage:
         elif len(title) > 1 and title[0] == title[-1] == '"':  # one pair only: a title may have quotes of its own
             title = title[1:-1]
         record = {**record, "title": title, "text": text}
+    elif "text" not in record and "content" in record:
+        record = {name if name != "content" else "text": value for name, value in record.items()}
     values: dict[str, str] = {}
     for name in ("id", "text", "title"):
         value = record.get(name)
@@ -113,6 +115,8 @@ def _passages(path: Path, records: Iterable[tuple[int, Any]], on_bad: OnBad | No
 def _columns(header: Sequence[str], path: Path) -> dict[str, int]:
     """Where each column is. The names of a passage's fields are compared without case and spaces; others are metadata."""
     names = [name.strip().lower() for name in header]
+    if not {"text", "contents"} & set(names) and "content" in names:
+        names[names.index("content")] = "text"
     found = {name: names.index(name) for name in _COLUMNS if name in names}
     if "text" not in found and "contents" not in found:
         held = ", ".join(names)[:200] or "nothing"
@@ -349,7 +353,7 @@ class CorpusReport:
 
     def skip(self, error: DataError) -> None:
         self.num_skipped += 1
-        reason = re.sub(r"\s*\(.*|'.*' |\d+ ", "", error.problem[:200].partition(";")[0]).strip()
+        reason = re.sub(r"\s*\(.*|'.*' |(?<!\S)\d+ ", "", error.problem[:200].partition(";")[0]).strip()
         self.reasons[reason if error.field is None else f"{error.field}: {reason}"] += 1
         if len(self.problems) < 20:
             self.problems.append(str(error))
