@@ -103,15 +103,15 @@ def test_paths_in_addresses_are_made_whole(tmp_path: Path, monkeypatch: pytest.M
 
 def test_options_that_are_wrong_say_what_there_is(tmp_path: Path) -> None:
     for address, message in [
-        ("dense?nprob=4:d", r"dense: has no option 'nprob'. Did you mean 'nprobe'\? It has: nprobe$"),
+        ("dense?nprob=4:d", r"dense: has no option 'nprob'. Did you mean 'nprobe'\? It has: nprobe, where$"),
         ("dense?nprobe=some:d", "nprobe of dense: is a whole number, not 'some'"),
-        ("bm25?k1=1:d", "bm25: takes no options, found 'k1'"),
+        ("bm25?k1=1:d", "bm25: has no option 'k1'. It has: where$"),
         ("demo?x=1", "demo: takes no options, found 'x'"),
         ("hybrid?weights=1;2:d", "weights of hybrid: is numbers with commas between them, not '1;2'"),
         ("hybrid?weights=1,nan:d", "weights of hybrid: is numbers"),
         ("bm52?x=1:d", r"is no search address. Did you mean 'bm25'\?"),
         ("rerank?depth=0:m+demo", "depth is how many hits are looked at again, at least 1, not 0"),
-        ("rerank:m+bm25?x=1:d", "bm25: takes no options, found 'x'"),
+        ("rerank:m+bm25?x=1:d", "bm25: has no option 'x'"),
         ("searxng?timeout_s=0:http://h/", "timeout_s of searxng is seconds, more than 0, not 0"),
         ("http?timeout_s=-1://h/retrieve", "timeout_s of a search server is seconds, more than 0, not -1"),
         (

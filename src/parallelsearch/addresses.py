@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from parallelsearch.policy.base import Policy
     from parallelsearch.retrieval.base import Retriever
 
+OpenPart = Callable[[str], "Retriever"]
 logger = logging.getLogger(__name__)
 _DAY_S = 86_400.0
 PYTHON = "python"
@@ -57,6 +58,8 @@ class Address:
     """An index of this machine that several processes may map at once (`workers`)."""
     options: Mapping[str, type] = field(default_factory=dict)
     """What may stand behind the scheme of a search: keywords of who builds it."""
+    has_parts: bool = False
+    """Who builds it opens other searches, with its keyword `open_part`."""
 
     @property
     def scheme(self) -> str:
@@ -90,11 +93,11 @@ def _rerank_parts(rest: str) -> tuple[str, str]:
     return model, inner
 
 
-def _rerank(rest: str, **options: Any) -> Retriever:
+def _rerank(rest: str, open_part: OpenPart, **options: Any) -> Retriever:
     from parallelsearch.retrieval.rerank import RerankRetriever
 
     model, inner = _rerank_parts(rest)
-    return RerankRetriever(open_retriever(inner), model, **options)
+    return RerankRetriever(open_part(inner), model, **options)
 
 
 def _whole_rerank(rest: str) -> str:
@@ -134,10 +137,10 @@ def _all_parts(rest: str) -> list[str]:
     return parts
 
 
-def _all(rest: str, **options: Any) -> Retriever:
+def _all(rest: str, open_part: OpenPart, **options: Any) -> Retriever:
     from parallelsearch.joined import JoinedRetriever
 
-    return JoinedRetriever([open_retriever(part) for part in _all_parts(rest)], **options)
+    return JoinedRetriever([open_part(part) for part in _all_parts(rest)], **options)
 
 
 def _whole_all(rest: str) -> str:
@@ -193,21 +196,34 @@ def _made(maker: Callable[[], object], rest: str, what: str) -> object:
         raise UsageError(f"'{PYTHON}:{rest}' made no {what}: {said(error)}") from error
 
 
+_WHERE = {"where": dict}
 _NPROBE = {"nprobe": int}
 _TIMEOUT = {"timeout_s": float}
 SEARCH_ADDRESSES = (
     Address("demo", "the embedded corpus", "data.demo:retriever", is_index=True),
     Address(
-        "bm25:DIR", "a BM25 index built by 'parallelsearch index'", "retrieval.bm25:BM25Retriever", _path, is_index=True
+        "bm25:DIR",
+        "a BM25 index built by 'parallelsearch index'",
+        "retrieval.bm25:BM25Retriever",
+        _path,
+        is_index=True,
+        options=_WHERE,
     ),
-    Address("dense:DIR", "a dense index", "retrieval.dense:DenseRetriever", _path, is_index=True, options=_NPROBE),
+    Address(
+        "dense:DIR",
+        "a dense index",
+        "retrieval.dense:DenseRetriever",
+        _path,
+        is_index=True,
+        options={**_NPROBE, **_WHERE},
+    ),
     Address(
         "hybrid:DIR",
         "BM25 and dense, fused",
         "retrieval.hybrid:open_hybrid",
         _path,
         is_index=True,
-        options={"weights": tuple, "depth": int, "rrf_k": int, **_NPROBE},
+        options={"weights": tuple, "depth": int, "rrf_k": int, **_NPROBE, **_WHERE},
     ),
     Address(
         "faiss:INDEX+CORPUS#ENCODER",
@@ -222,6 +238,7 @@ SEARCH_ADDRESSES = (
         _rerank,
         _whole_rerank,
         options={"depth": int},
+        has_parts=True,
     ),
     Address(
         "all:ADDRESS|ADDRESS",
@@ -229,6 +246,7 @@ SEARCH_ADDRESSES = (
         _all,
         _whole_all,
         options={"weights": tuple},
+        has_parts=True,
     ),
     Address(
         "http://HOST:PORT/retrieve",
@@ -334,20 +352,34 @@ def open_search(
     cache_days: float | None = None,
     workers: int = 0,
     split: Policy | str | None = None,
+    where: Mapping[str, Any] | None = None,
+    reopen: bool = False,
     **options: Any,
 ) -> Search:
-    """The search at an address. `record` writes every answer to a file for `replay:`; without `must_record`, as in a server,
-    searches go on where that fails. `cache` keeps answers in a SQLite file across runs, for `cache_days` where that is given,
-    `workers` searches an index of this machine in so many processes; with `split`, a policy or its address, it takes whole
-    questions, and its hits are the merged passages of their parts. Other options are those of `Search`."""
+    """The search at an address. `where` narrows an index to passages by their metadata, `{"page": 3}` or `{"page": [3, 4]}`.
+    `record` writes every answer to a file for `replay:`; without `must_record`, as in a server, searches go on where that
+    fails. `cache` keeps answers in a SQLite file across runs, for `cache_days` where that is given, `workers` searches an
+    index of this machine in so many processes; with `split`, a policy or its address, it takes whole questions, and its hits
+    are the merged passages of their parts. With `reopen` an index of this machine that is built again is opened again, as by
+    a server. Other options are those of `Search`."""
     _check_days(cache, cache_days)
-    retriever = _in_processes(address, workers) if workers else open_retriever(address)
-    search = Search(_keeping(retriever, record, cache, cache_days, must_record), k=k, **options)
-    if split is None:
-        return search
-    from parallelsearch.retrieving import splitting
+    if reopen and record is not None:
+        raise UsageError("a recording is of one index: give record, or reopen, not both")
+    searches: list[Search] = []
 
-    return splitting(open_policy(split) if isinstance(split, str) else split, search)
+    def forget() -> None:
+        for one in searches:
+            one.forget()
+
+    on_change = forget if reopen else None
+    open_it = functools.partial(_in_processes, workers=workers) if workers else open_retriever
+    retriever = open_it(address, where=where, on_change=on_change)
+    searches.append(Search(_keeping(retriever, record, cache, cache_days, must_record), k=k, **options))
+    if split is not None:
+        from parallelsearch.retrieving import splitting
+
+        searches.append(splitting(open_policy(split) if isinstance(split, str) else split, searches[0]))
+    return searches[-1]
 
 
 def open_own_search(
@@ -396,24 +428,44 @@ def search_of(search: Search | Backend | str, k: int = 3) -> Search:
     return open_search(search, k=k) if isinstance(search, str) else Search(search, k=k)
 
 
-def open_retriever(address: str) -> Retriever:
-    """The bare backend at an address."""
+def open_retriever(
+    address: str, where: Mapping[str, Any] | None = None, on_change: Callable[[], None] | None = None
+) -> Retriever:
+    """The bare backend at an address, narrowed to what the address says and to `where`. With `on_change` an index that is
+    built again is opened again, and then it is called."""
     row, rest = _found(address, "search", SEARCH_ADDRESSES)
+    if on_change is not None and row.is_index and rest:
+        return _reopening(functools.partial(open_retriever, address, where), rest, on_change)
     scheme, _, written = address.strip().partition(":")[0].partition("?")
     options = read_options(written, row.options, f"{scheme}:")
     if row.scheme == "http":  # the scheme is part of what it points to
         rest = f"{scheme}:{rest}"
+    wheres = (options.pop("where", None), where)
+    if row.has_parts:
+        options["open_part"] = functools.partial(open_retriever, on_change=on_change)
     retriever: Retriever = row.builder()(rest, **options) if ":" in row.form else row.builder()()
+    for wanted in wheres:
+        retriever = retriever if wanted is None else retriever.where(wanted)
     return retriever
 
 
-def _in_processes(address: str, workers: int) -> Retriever:
+def _reopening(open_index: Callable[[], Retriever], folder: str, on_change: Callable[[], None]) -> Retriever:
+    from parallelsearch.retrieval.reopening import ReopeningRetriever
+
+    return ReopeningRetriever(open_index, folder, on_change)
+
+
+def _in_processes(
+    address: str, where: Mapping[str, Any] | None, on_change: Callable[[], None] | None, workers: int
+) -> Retriever:
     from parallelsearch.retrieval.processes import ProcessRetriever
 
-    if not _found(address, "search", SEARCH_ADDRESSES)[0].is_index:
+    row, rest = _found(address, "search", SEARCH_ADDRESSES)
+    if not row.is_index:
         known = ", ".join(row.scheme for row in SEARCH_ADDRESSES if row.is_index)
         raise UsageError(f"workers are for an index on this machine ({known}), not for '{address}'")
-    return ProcessRetriever(functools.partial(open_retriever, address), workers)
+    open_index = functools.partial(ProcessRetriever, functools.partial(open_retriever, address, where), workers)
+    return open_index() if on_change is None or not rest else _reopening(open_index, rest, on_change)
 
 
 def open_policy(address: str = DEFAULT_POLICY, **options: Any) -> Policy:

@@ -14,12 +14,18 @@ from urllib.parse import parse_qsl
 from parallelsearch.errors import UsageError, refuse_unknown
 
 _FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-_KINDS = {bool: "0 or 1", int: "a whole number", float: "a number", tuple: "numbers with commas between them"}
+_KINDS = {
+    bool: "0 or 1",
+    int: "a whole number",
+    float: "a number",
+    tuple: "numbers with commas between them",
+    dict: "a field and its value, such as page=3",
+}
 
 
 def read_options(text: str, known: Mapping[str, type], of: str) -> dict[str, Any]:
-    """The options in `text`, each as the type that `known` gives it; a tuple is one of numbers. `of` names in messages what
-    they belong to."""
+    """The options in `text`, each as the type that `known` gives it; a tuple is one of numbers, a dict one of names and the
+    texts given to each, and grows where its option comes again. `of` names in messages what they belong to."""
     found: dict[str, Any] = {}
     for key, value in parse_qsl(text, keep_blank_values=True):
         if not known:
@@ -27,7 +33,11 @@ def read_options(text: str, known: Mapping[str, type], of: str) -> dict[str, Any
         refuse_unknown([key], known, of)
         kind = known[key]
         try:
-            found[key] = _value(value, kind)
+            if kind is dict:
+                name, wanted = value.split("=", 1)
+                found.setdefault(key, {}).setdefault(name.strip(), []).append(wanted.strip())
+            else:
+                found[key] = _value(value, kind)
         except (KeyError, ValueError) as error:
             raise UsageError(f"{key} of {of} is {_KINDS[kind]}, not '{value}'") from error
     return found

@@ -14,9 +14,10 @@ puts the hits of each sub-query in order against that sub-query.
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -363,6 +364,11 @@ class SplitRetriever(Retriever):
         check_whole("max_concurrency is how many questions are under way at once:", max_concurrency)
         self.policy, self.search, self.rounds, self.limits, self.dialect = policy, search, rounds, limits, dialect
         self.max_concurrency = max_concurrency
+
+    def where(self, fields: Mapping[str, Any]) -> SplitRetriever:
+        other = copy.copy(self)
+        other.search = self.search.where(fields)
+        return other
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
         return list(await asyncio.gather(*(self._find(question, k) for question in queries)))

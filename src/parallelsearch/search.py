@@ -9,13 +9,14 @@ for one, and the order is kept.
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import random
 import threading
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -71,10 +72,10 @@ class SearchStats:
 class _Job:
     """One distinct query on its way to the backend."""
 
-    __slots__ = ("attempts", "end_s", "future", "is_sent", "key", "num_waiting")
+    __slots__ = ("attempts", "cache", "end_s", "future", "is_sent", "key", "num_waiting")
 
-    def __init__(self, key: _Key, future: asyncio.Future[Result]) -> None:
-        self.key, self.future = key, future
+    def __init__(self, key: _Key, future: asyncio.Future[Result], cache: _Cache) -> None:
+        self.key, self.future, self.cache = key, future, cache
         self.attempts = self.num_waiting = 0
         self.is_sent = False
         self.end_s = 0.0
@@ -217,7 +218,7 @@ class Search:
         lane = self._lane()
         if len(lane.waiting) >= self.max_waiting:
             raise SearchError(f"{len(lane.waiting)} queries are waiting already; the queue is full")
-        job = _Job(key, asyncio.get_running_loop().create_future())
+        job = _Job(key, asyncio.get_running_loop().create_future(), self._cache)
         lane.jobs[key] = job
         if self.on_busy is not None:
             self.on_busy(True)
@@ -315,7 +316,7 @@ class Search:
     def _resolve(self, job: _Job, hits: list[Hit]) -> None:
         # Not kept: a scoped answer, and one with a part of the backend missing, which may be back next time.
         if not job.key[2] and not isinstance(hits, DegradedHits):
-            self._cache.put(job.key, hits)
+            job.cache.put(job.key, hits)
         self._remove(job)
         if not job.future.done():
             job.end_s = time.perf_counter()
@@ -346,6 +347,18 @@ class Search:
     async def check(self) -> None:
         """Raise `UsageError` if the backend cannot work as it was set up (`Retriever.check`)."""
         await self.retriever.check()
+
+    def forget(self) -> None:
+        """Empty the cache, as where what is searched has changed. What is on its way is not kept either."""
+        self._cache = _Cache(self._cache.max_answers, self._cache.max_bytes)
+
+    def where(self, fields: Mapping[str, Any]) -> Search:
+        """The same search for the passages whose metadata has these values (`Retriever.where`), with a cache of its own."""
+        other = copy.copy(self)
+        other.retriever = self.retriever.where(fields)
+        other.stats, other.on_busy, other._lanes = SearchStats(), None, weakref.WeakKeyDictionary()
+        other.forget()
+        return other
 
     def describe(self) -> dict[str, Any]:
         """What a manifest needs: the backend's own description and k."""

@@ -25,7 +25,8 @@ from parallelsearch.data import demo
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.retrieving import Retrieval, merge
 from parallelsearch.rollout import Event
-from parallelsearch.trajectory import Query, Reading, Shown, Trajectory, Turn
+from parallelsearch.server.answering import reply_of, summary_of
+from parallelsearch.trajectory import Query, Reading, Shown, Trajectory, Turn, trajectory_from_dict
 
 MONET = "Who is older, Claude Monet or Camille Pissarro?"
 
@@ -91,7 +92,7 @@ def test_ask_shows_the_split_and_both_searches():
     assert "2 searches at once" in result.stdout
     assert "When was Claude Monet born?" in result.stdout
     assert "When was Camille Pissarro born?" in result.stdout
-    assert "answer: Camille Pissarro" in result.stdout
+    assert "answer: Camille Pissarro\nrests on: [1] Claude Monet; [4] Camille Pissarro\n" in result.stdout
     assert "2 LLM calls, 1 round of search, 2 sub-queries" in result.stdout
 
 
@@ -119,6 +120,31 @@ def test_where_a_hit_stands_is_shown_beside_its_title():
     shown = screen.file.getvalue()
     assert shown.count("/docs/contract.pdf, page 3") == 2
     assert "\x1b" not in shown
+
+
+def test_what_the_answer_rests_on_stands_below_it_with_its_place():
+    held = {"source": "search/Onyx-2.txt\x1b[31m", "page": 3}
+    hits = [
+        Hit("a", "Onyx-2", "Onyx-2 is run by Ada.", metadata=held),
+        Hit("b", "Onyx-3", "Onyx-3 is run by Bob.", url="https://b.org"),
+    ]
+    turn = Turn([Query("Onyx", hits)], shown=[Shown(1, "a", 0, 5), Shown(2, "b", 0, 5)])
+    screen = Console(file=io.StringIO(), width=100)
+    for answer in ("Ada", "Ada [2]", "Carl", None):
+        screen.print(trajectory_view(Trajectory("Who runs Onyx-2?", turns=[turn], answer=answer, stop="answer"), 100))
+    found = re.findall("rests on: .*", screen.file.getvalue())
+    assert [line.rstrip() for line in found] == [
+        "rests on: [1] Onyx-2, search/Onyx-2.txt[31m, page 3",
+        "rests on: [1] Onyx-2, search/Onyx-2.txt[31m, page 3; [2] Onyx-3, https://b.org",
+    ]
+
+
+def test_ask_json_names_sources_and_citations_as_the_server_does(monet):
+    record = json.loads(monet.read_text())
+    reply = summary_of(reply_of(trajectory_from_dict(record)), max_hit_chars=10_000)
+    for name in ("sources", "citations", "invalid_citations"):
+        assert record[name] == reply[name]
+    assert [one["title"] for one in record["citations"]] == ["Claude Monet", "Camille Pissarro"]
 
 
 def test_ask_json_is_the_trajectory_object(monet):
@@ -298,6 +324,19 @@ def test_what_a_question_cost_is_shown(here):
     assert f"cost {record['cost']:.6g}" in asked.stdout
     assert record["cost"] > 6  # two queries of 3000 a thousand, and what was read
     assert "cost" not in json.loads(here("ask", MONET, "--policy", "demo", "--json").stdout)
+
+
+@pytest.mark.parametrize("kind", ["bm25", "hybrid"])
+def test_a_folder_and_a_table_become_one_index(here, tmp_path, kind):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "onyx.md").write_text("# Onyx\nOnyx is run by Ada.")
+    (tmp_path / "rows.csv").write_text("title,text\nOpal,Opal is run by Bob.\n")
+    tiny_encoder = pytest.importorskip("tiny_encoders").tiny_encoder
+    encoder = ["--encoder", str(tiny_encoder(tmp_path / "encoder"))] if kind == "hybrid" else []
+    built = here("index", "docs", "rows.csv", "--out", "both", "--kind", kind, *encoder, "--json", cwd=tmp_path)
+    assert json.loads(built.stdout)["num_passages"] == 2, built.stderr
+    found = here("retrieve", "Onyx Opal", "--policy", "demo", "--search", f"{kind}:both", "--json", cwd=tmp_path)
+    assert {one["id"] for one in json.loads(found.stdout)["passages"]} == {"docs/onyx.md#0", "rows.csv:1"}
 
 
 def test_long_passages_are_noticed_when_they_are_indexed(here, tmp_path):

@@ -12,6 +12,8 @@ from parallelsearch.data import demo
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.integrations import SharedSearch, hit_of
 from parallelsearch.integrations.langchain import LangChainRetriever, agent_tool, as_retriever
+from parallelsearch.retrieval.base import Passage
+from parallelsearch.retrieval.bm25 import build_bm25
 
 pytest.importorskip("langchain_core", reason="pip install -e '.[integrations]'")
 from langchain_core.documents import Document
@@ -202,3 +204,43 @@ def test_the_agent_is_a_tool_blocking_and_async():
         assert message.artifact.trajectory.num_subqueries == 2
         # A question the policy has no turns for: the tool says so in words.
         assert tool.invoke({"question": "zzz qqq?"}).startswith("No answer was found (")
+
+
+@pytest.fixture
+def paged(tmp_path):
+    pages = [Passage(f"{n}", "Lease", f"Notice {n} is given.", metadata={"page": n % 3}) for n in range(9)]
+    build_bm25(pages, tmp_path / "index")
+    return f"bm25:{tmp_path / 'index'}"
+
+
+def test_a_call_says_how_many_and_of_which_passages(paged):
+    with as_retriever(paged, k=2) as retriever:
+        assert [document.id for document in retriever.invoke("notice")] == ["0", "1"]
+        assert [document.id for document in retriever.invoke("notice", k=3)] == ["0", "1", "2"]
+        assert [document.id for document in retriever.invoke("notice", filter={"page": 2})] == ["2", "5"]
+        found = asyncio.run(retriever.ainvoke("notice", k=9, filter={"page": [1, 2]}))
+        assert [document.metadata["page"] for document in found] == [1, 2, 1, 2, 1, 2]
+        assert [document.id for document in retriever.invoke("notice")] == ["0", "1"]
+
+
+def test_what_a_call_cannot_take_is_refused(paged):
+    with as_retriever(paged, k=2) as retriever:
+        for options, words in (
+            ({"filters": {"page": 2}}, "has no option 'filters'. Did you mean 'filter'"),
+            ({"filter": {"pages": 2}}, "Did you mean 'page'"),
+            ({"filter": {"page": {"$gte": 2}}}, "compares a field with a value"),
+        ):
+            with pytest.raises(UsageError, match=words):
+                retriever.invoke("notice", **options)
+            with pytest.raises(UsageError, match=words):
+                asyncio.run(retriever.ainvoke("notice", **options))
+
+
+def test_a_filter_goes_through_the_splitting_and_is_refused_where_it_cannot_be_kept(paged):
+    with as_retriever(paged, k=2, split=quick_policy()) as retriever:
+        assert [document.metadata["page"] for document in retriever.invoke("notice", filter={"page": 2})] == [2, 2]
+    with (
+        as_retriever(Search(lambda query: [query])) as retriever,
+        pytest.raises(UsageError, match="cannot narrow what it finds"),
+    ):
+        retriever.invoke("notice", filter={"page": 2})

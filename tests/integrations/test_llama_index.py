@@ -1,6 +1,7 @@
 """LlamaIndex, the real library: its retrievers in our search, our search and agent in its hands."""
 
 import asyncio
+import pickle
 import zlib
 
 import pytest
@@ -10,6 +11,8 @@ from parallelsearch.data import demo
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.integrations import SharedSearch
 from parallelsearch.integrations.llama_index import LlamaIndexRetriever, agent_tool, as_retriever
+from parallelsearch.retrieval.base import Passage
+from parallelsearch.retrieval.bm25 import build_bm25
 
 pytest.importorskip("llama_index.core", reason="pip install -e '.[integrations]'")
 from llama_index.core import Settings, VectorStoreIndex
@@ -18,7 +21,14 @@ from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
-from llama_index.core.schema import TextNode
+from llama_index.core.schema import MetadataMode, TextNode
+from llama_index.core.vector_stores import (
+    ExactMatchFilter,
+    FilterCondition,
+    FilterOperator,
+    MetadataFilter,
+    MetadataFilters,
+)
 
 QUESTION = "Who is older, Claude Monet or Camille Pissarro?"
 
@@ -110,6 +120,16 @@ def test_our_search_is_a_retriever_blocking_and_async(monkeypatch):
             retriever.retrieve(" ")
 
 
+def test_a_model_is_shown_what_is_known_of_a_passage_and_not_of_the_search():
+    policy = demo.DemoPolicy()
+    policy.tokens_per_s = None
+    with as_retriever("demo", k=2, split=policy) as retriever:
+        node = retriever.retrieve(QUESTION)[0].node
+    assert set(node.metadata) >= {"title", "score", "rank", "queries"}
+    for mode in (MetadataMode.LLM, MetadataMode.EMBED):
+        assert node.get_content(mode) == f"title: {node.metadata['title']}\n\n{node.text}"
+
+
 def test_our_retriever_splits_whole_questions():
     retriever = as_retriever("demo", k=2, split="demo")
     nodes = retriever.retrieve(QUESTION)
@@ -127,3 +147,24 @@ def test_the_agent_is_a_tool_blocking_and_async():
         assert output.content == "Camille Pissarro"
         assert output.raw_output.trajectory.num_subqueries == 2
         assert asyncio.run(tool.acall(question=QUESTION)).content == "Camille Pissarro"
+
+
+def test_filters_narrow_the_search_and_what_is_no_equality_is_refused(tmp_path):
+    pages = [Passage(f"{n}", "Lease", f"Notice {n} is given.", metadata={"page": n % 3}) for n in range(9)]
+    build_bm25(pages, tmp_path / "index")
+    address = f"bm25:{tmp_path / 'index'}"
+    filters = MetadataFilters(
+        filters=[
+            MetadataFilter(key="page", value=[1, 2], operator=FilterOperator.IN),
+            ExactMatchFilter(key="page", value=2),
+        ]
+    )
+    with as_retriever(address, k=5, filters=filters) as retriever:
+        assert [node.node.node_id for node in retriever.retrieve("notice")] == ["2", "5", "8"]
+        with pickle.loads(pickle.dumps(retriever)) as again:
+            assert [node.node.node_id for node in again.retrieve("notice")] == ["2", "5", "8"]
+    either = MetadataFilters(filters=filters.filters, condition=FilterCondition.OR)
+    greater = MetadataFilters(filters=[MetadataFilter(key="page", value=1, operator=FilterOperator.GT)])
+    for wrong in (either, greater, MetadataFilters(filters=[filters])):
+        with pytest.raises(UsageError, match="'==' and 'in', joined by 'and'"):
+            as_retriever(address, filters=wrong)

@@ -138,6 +138,13 @@ def test_search_r1_contents_are_split_into_title_and_text(tmp_path: Path):
 
 def test_rows_without_ids_are_numbered(tmp_path: Path):
     assert [p.id for p in read_corpus(write(tmp_path / "a.csv", "text\none\ntwo\n"))] == ["1", "2"]
+    for name, text in (
+        ("a.csv", "id,title,Content,by\n1,T,one,Ada\n"),
+        ("a.jsonl", '{"id": "1", "title": "T", "content": "one", "by": "Ada"}'),
+    ):
+        assert list(read_corpus(write(tmp_path / name, text))) == [Passage("1", "T", "one", metadata={"by": "Ada"})]
+    both = write(tmp_path / "b.csv", "text,content\none,beside\n")
+    assert list(read_corpus(both)) == [Passage("1", "", "one", metadata={"content": "beside"})]
     found = list(read_corpus(write(tmp_path / "a.tsv", 'contents\tid\n"T\nbody"\t7\n')))
     assert found == [Passage("7", "T", "body")]
 
@@ -272,12 +279,52 @@ def test_front_matter_gives_the_title_and_is_no_text(text: str, title: str, rest
 
 
 @pytest.mark.parametrize(
+    ("block", "metadata"),
+    [
+        (
+            'date: 2024-05-01 # then\nAuthor: "Ada \\"A\\" B"\ndraft: true\nsource: elsewhere\nempty:\nnone: ~',
+            {"date": "2024-05-01", "Author": 'Ada "A" B', "draft": "true"},
+        ),
+        ("tags: [a, 'b, c', \"d\"] # three\ntitle: T", {"tags": ["a", "b, c", "d"]}),
+        ("tags:\n- a\n  # no item\n- 'b'\nmore:\n  - https://c.org\n", {"tags": ["a", "b"], "more": ["https://c.org"]}),
+        (
+            "author:\n  name: Ada\nby:\n- name: Ada\n  at: home\n- name: Bob\nof: {a: b}\nin: [a,\n  b]\nat: ['a, b]\nx: 1",
+            {"x": "1"},
+        ),
+        ("text: |\n  long\nsaid: goes on\n  below\nx: 1", {"x": "1"}),
+    ],
+)
+def test_what_front_matter_says_beside_the_title_is_metadata(tmp_path: Path, block: str, metadata: dict[str, object]):
+    write(tmp_path / "a.md", f"---\n{block}\n---\ntext")
+    (passage,) = read_corpus(tmp_path)
+    assert (passage.text, passage.metadata) == ("text", {"source": "a.md", **metadata})
+
+
+@pytest.mark.parametrize(
     "unit",
-    ["#", "# ", "---\n", "```\n", "a: b\n", "- ", "[", "![](", "`", "*a", "_a ", "title\n", "<!--", "* ", "- a\n---\n"],
+    [
+        "#",
+        "# ",
+        "---\n",
+        "```\n",
+        "a: b\n",
+        "- ",
+        "[",
+        "![](",
+        "`",
+        "*a",
+        "_a ",
+        "title\n",
+        "<!--",
+        "* ",
+        "- a\n---\n",
+        "a: [b,\n",
+        '"\\',
+    ],
 )
 def test_hostile_markdown_takes_time_in_proportion(unit: str):
     begun = time.process_time()
-    for start in ("", "# ", "---\n", "---\ntitle: '\n "):
+    for start in ("", "# ", "---\n", "---\ntitle: '\n ", "---\na:\n- ", "---\na: ["):
         markdown(start + unit * (200_000 // len(unit)))
     assert time.process_time() - begun < 10  # a quadratic reader takes minutes
 
@@ -508,3 +555,55 @@ def test_packed_passages_are_read(data_dir: Path, has_real_data: bool):
     passages = list(read_passages(data_dir / "corpus" / "multihop_passages.jsonl.zst"))
     assert len(passages) == (89_199 if has_real_data else NUM_PASSAGES)
     assert len({passage.id for passage in passages}) == len(passages)
+
+
+# ---- several corpora -------------------------------------------------------------------------------------------------
+
+
+def test_several_corpora_are_one_and_ids_made_here_begin_with_their_names(tmp_path: Path):
+    for name in ("docs", "notes"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "a.md", f"# Of {name}\n" + "word " * 150)
+    held = [
+        tmp_path / "docs",
+        str(tmp_path / "notes"),
+        write(tmp_path / "rows.csv", "title,text\nT,one\nT,two\n"),
+        write(tmp_path / "more.csv", "title,text\nT,three\n"),
+        write(tmp_path / "lines.jsonl", LINES),
+    ]
+    found = list(passages_of(held))
+    assert [p.id for p in found] == [
+        *("docs/a.md#0", "docs/a.md#1", "notes/a.md#0", "notes/a.md#1"),
+        *("rows.csv:1", "rows.csv:2", "more.csv:1", "1", "2"),
+    ]
+    assert (found[2].title, found[2].metadata) == ("Of notes", {"source": "notes/a.md"})
+    assert list(passages_of(held[-1:])) == list(read_corpus(held[-1])) == PASSAGES
+    write(tmp_path / "docs" / "b.docx", "x")
+    write(tmp_path / "notes" / "b.docx", "x")
+    assert other_kinds(held, tmp_path / "index") == {".docx": 2}
+
+
+def test_the_same_id_in_two_corpora_is_a_bad_record(tmp_path: Path):
+    held = [write(tmp_path / "a.jsonl", LINES), write(tmp_path / "b.csv", "id,text\n3,three\n2,two\n3,again\n")]
+    with pytest.raises(DataError, match=r"b\.csv, line 3: field 'id': '2' was used before in another corpus; every"):
+        list(passages_of(held))
+    report = CorpusReport()
+    assert [p.id for p in passages_of(held, on_bad=report.on_bad(held, skip_bad=True))] == ["1", "2", "3"]
+    assert report.problems[1].endswith(
+        "line 4: field 'id': '3' was used before on line 2; every passage needs an id of its own"
+    )
+
+
+def test_a_bad_file_of_a_folder_is_left_out_and_a_bad_line_beside_it_stops(tmp_path: Path):
+    (tmp_path / "docs").mkdir()
+    write(tmp_path / "docs" / "a.txt", "good")
+    write(tmp_path / "docs" / "b.txt", b"caf\xe9")
+    lines = write(tmp_path / "a.jsonl", LINES + '{"id": "3"}\n')
+    held = [tmp_path / "docs", lines]
+    report = CorpusReport()
+    passages = passages_of(held, on_bad=report.on_bad(held, skip_bad=False))
+    with pytest.raises(DataError, match=r"a\.jsonl, line 3: field 'text'"):
+        list(passages)
+    (problem,) = report.problems
+    assert report.reasons == {"is not UTF-8": 1}
+    assert "b.txt: is not UTF-8" in problem

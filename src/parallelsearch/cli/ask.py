@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -73,6 +74,7 @@ def ask(
     from parallelsearch.agent import Agent
     from parallelsearch.cli.terminal import LiveNarrator, trajectory_view
     from parallelsearch.files import to_json
+    from parallelsearch.grounding import cite, sources_of
     from parallelsearch.limits import Limits
     from parallelsearch.policy.base import Sampling
 
@@ -108,7 +110,14 @@ def ask(
             agent.submit(found.aclose()).result(timeout=30)
     cost = None if limits.prices is None else trajectory.cost(limits.prices)
     if as_json:
-        shown = trajectory.to_dict()
+        sources = sources_of(trajectory)
+        cited = cite(trajectory, sources)
+        shown = {
+            **trajectory.to_dict(),
+            "sources": [asdict(source) for source in sources],
+            "citations": [asdict(citation) for citation in cited.citations],
+            "invalid_citations": cited.invalid_numbers,
+        }
         say(to_json(shown if cost is None else {**shown, "cost": cost}))
     else:
         screen.print(trajectory_view(trajectory, screen.width, tells_error=False))  # the error comes below

@@ -18,7 +18,10 @@ LONG_WORDS = 300
 
 def index(
     corpus: Annotated[
-        Path | None, typer.Argument(help="JSON Lines, Parquet, CSV (.gz and .zst too), or a folder of documents.")
+        list[Path] | None,
+        typer.Argument(
+            help="JSON Lines, Parquet, CSV (.gz and .zst too), or a folder of documents; several become one."
+        ),
     ] = None,
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="The folder to write; for milvus, a file or address.")
@@ -34,7 +37,10 @@ def index(
     title_weight: Annotated[
         int, typer.Option(min=1, help="For bm25 and hybrid: how often a title's words count. 3 where titles are names.")
     ] = 1,
-    chunk_words: Annotated[int | None, typer.Option(help="Cut long texts into passages of this many words.")] = None,
+    chunk_words: Annotated[
+        int | None,
+        typer.Option(help="Words of a passage. Default: 100 for documents; rows and JSON Lines are not cut."),
+    ] = None,
     chunk_overlap: Annotated[int, typer.Option(help="Words two neighbouring passages share.")] = 20,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out instead of stopping.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there.")] = False,
@@ -58,11 +64,11 @@ def index(
         for problem in [] if as_json else problems:
             say(f"on this machine: {problem}")
         return
-    if corpus is None or out is None:
+    if not corpus or out is None:
         raise UsageError("say what to index and where to: parallelsearch index CORPUS --out DIR")
     with progress("passages", show=not as_json) as update:
         report = build_index(
-            corpus,
+            corpus if len(corpus) > 1 else corpus[0],
             out,
             kind=kind,
             encoder=encoder,

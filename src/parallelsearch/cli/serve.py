@@ -89,6 +89,7 @@ def serve_search(
         must_record=False,
         workers=workers,
         split=split,
+        reopen=record is None,
     )
     if mcp is None:
         from parallelsearch.server.search_server import run_search_server
@@ -190,7 +191,9 @@ def serve_agent(
     found = (
         Search(demo.retriever(latency_s), k=k)
         if latency_s
-        else open_search(search, k=k, cache=cache, cache_days=cache_days, record=record, must_record=False)
+        else open_search(
+            search, k=k, cache=cache, cache_days=cache_days, record=record, must_record=False, reopen=record is None
+        )
     )
     reader = None if answer_with is None else open_policy(answer_with)
     if mcp is None:

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parallelsearch import grammar
-from parallelsearch.grounding import nearest, sentence_of, sources_of
+from parallelsearch.grounding import Citation, cite, nearest, sentence_of, sources_of
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.retrieval.metadata import place_of
 from parallelsearch.retrieving import Retrieval
@@ -56,6 +56,8 @@ def trajectory_view(trajectory: Trajectory, width: int = 100, *, tells_error: bo
     if trajectory.reading is not None:
         parts.append(_reading_view(trajectory.reading))
     parts.append(_answer_line(trajectory, tells_error))
+    if citations := cite(trajectory).citations:
+        parts.append(Text(f"rests on: {'; '.join(map(_citation, citations))}"))
     if trajectory.abstained is not None:
         parts += _abstained_lines(trajectory, width)
     parts.append(_figures_line(trajectory))
@@ -164,6 +166,11 @@ def _answer_line(trajectory: Trajectory, tells_error: bool) -> Text:
         golden = " or ".join(safe(golden) for golden in trajectory.golden_answers[:3])
         line.append("  right" if is_right else f"  wrong, expected {golden}", style="green" if is_right else "red")
     return line
+
+
+def _citation(one: Citation) -> str:
+    words = ", ".join(word for word in (one.title or one.id, one.place, one.url) if word)
+    return f"[{one.number}] {_shorten(words, 300)}"
 
 
 def _abstained_lines(trajectory: Trajectory, width: int) -> list[RenderableType]:

@@ -132,6 +132,12 @@ class SharedSearch:
         other.k = k
         return other
 
+    def where(self, fields: Mapping[str, Any]) -> SharedSearch:
+        """The same search for the passages whose metadata has these values (`Retriever.where`)."""
+        other = copy.copy(self)
+        other.search = self.search.where(fields)
+        return other
+
     def find(self, query: str, k: int | None = None) -> list[Hit]:
         """The hits of a query; raises `SearchError`, as a foreign framework expects."""
         return self._loop.run(self._find(query, k))
@@ -177,8 +183,8 @@ class Closing:
     copies search with the same."""
 
     _found: ClassVar[SharedSearch]
-    _given: ClassVar[tuple[SharedSearch | Search | str, int | None, Policy | str | None]]
-    """What `as_retriever` was given: the search, `k` and `split`."""
+    _given: ClassVar[tuple[Any, ...]]
+    """What `as_retriever` was given: the search, `k`, `split`, and whatever else the framework's takes."""
     _make: ClassVar[Callable[..., object]]
     """That `as_retriever`."""
 
@@ -188,14 +194,14 @@ class Closing:
             self._found.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        search, k, split = self._given
+        search, k, split, *more = self._given
         for one in (search, split):
             if one is not None and not isinstance(one, str):
                 raise UsageError(
                     f"a retriever that holds a {type(one).__name__} cannot be pickled; one made of addresses can: "
                     "as_retriever('bm25:DIR', split='auto')"
                 )
-        return self._make, (with_whole_path(str(search)), k, split), self.__getstate__()
+        return self._make, (with_whole_path(str(search)), k, split, *more), self.__getstate__()
 
     def __enter__(self) -> Self:
         return self
@@ -204,6 +210,10 @@ class Closing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+BOOKKEEPING = ("score", "rank", "queries")
+"""What `metadata_of` says of the search, and not of the passage."""
 
 
 def metadata_of(hit: Hit) -> dict[str, Any]:

@@ -3,6 +3,7 @@
     Search(LangChainRetriever(store.as_retriever()))     # theirs in our agent
     as_retriever("bm25:my-index")                        # ours in their chains
     as_retriever("bm25:my-index", split=POLICY)          # the same, and questions are split
+    retriever.invoke("Who?", k=2, filter={"page": 3})    # for one call: how many, and of which passages
     agent_tool(Agent(...))                               # the whole agent as a tool for their agents
 
 Needs langchain-core only.
@@ -10,10 +11,11 @@ Needs langchain-core only.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from parallelsearch.agent import Agent
-from parallelsearch.errors import UsageError, require
+from parallelsearch.errors import UsageError, refuse_unknown, require
 from parallelsearch.integrations import (
     TOOL_DESCRIPTION,
     TOOL_NAME,
@@ -78,7 +80,7 @@ def as_retriever(
 ) -> OurRetriever:
     """Our search as a LangChain retriever. `k` is the search's own unless given; a search that failed raises. With `split`, a
     policy or its address, the question is split and `k` passages are for all its parts. It can be closed, and used in a
-    `with` block."""
+    `with` block. A call takes `k` and `filter`, the values that metadata must have (`Retriever.where`), and nothing else."""
     require("langchain_core", EXTRA)
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
@@ -88,18 +90,26 @@ def as_retriever(
     def documents(hits: list[Hit]) -> list[Document]:
         return [Document(page_content=hit.text, id=hit.id, metadata=metadata_of(hit)) for hit in hits]
 
+    def narrowed(options: dict[str, Any]) -> SharedSearch:
+        refuse_unknown(options, ("filter", "k"), "a call of this retriever")
+        fields = options.get("filter")
+        return found if fields is None else found.where(fields)
+
     class ParallelSearchRetriever(BaseRetriever, Closing):
         _found: ClassVar[SharedSearch] = found
         _given: ClassVar[tuple[Any, ...]] = (search, k, split)
         _make: ClassVar[Any] = staticmethod(as_retriever)
 
-        def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-            return documents(found.find(query))
+        def _get_relevant_documents(
+            self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **options: Any
+        ) -> list[Document]:
+            return documents(narrowed(options).find(query, options.get("k")))
 
         async def _aget_relevant_documents(
-            self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
+            self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **options: Any
         ) -> list[Document]:
-            return documents(await found.find_async(query))
+            search = await asyncio.to_thread(narrowed, options)  # the first filter on a field reads all passages
+            return documents(await search.find_async(query, options.get("k")))
 
     return cast("OurRetriever", ParallelSearchRetriever())
 

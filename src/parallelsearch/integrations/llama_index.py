@@ -10,11 +10,12 @@ Needs llama-index-core only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from parallelsearch.agent import Agent
 from parallelsearch.errors import UsageError, require
 from parallelsearch.integrations import (
+    BOOKKEEPING,
     TOOL_DESCRIPTION,
     TOOL_NAME,
     Answered,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.schema import NodeWithScore, QueryBundle
     from llama_index.core.tools import FunctionTool
+    from llama_index.core.vector_stores import MetadataFilters
 
     class OurRetriever(BaseRetriever, Closing):
         """What `as_retriever` gives."""
@@ -67,25 +69,34 @@ class LlamaIndexRetriever(ForeignRetriever):
 
 
 def as_retriever(
-    search: SharedSearch | Search | str, k: int | None = None, split: Policy | str | None = None
+    search: SharedSearch | Search | str,
+    k: int | None = None,
+    split: Policy | str | None = None,
+    filters: MetadataFilters | None = None,
 ) -> OurRetriever:
     """Our search as a LlamaIndex retriever. `k` is the search's own unless given; a search that failed raises. With `split`,
-    a policy or its address, the question is split and `k` passages are for all its parts. It can be closed, and used in a
-    `with` block."""
+    a policy or its address, the question is split and `k` passages are for all its parts. `filters` say what metadata must
+    equal (`==`, `in`; all of them). It can be closed, and used in a `with` block."""
     require("llama_index.core", EXTRA)
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.schema import NodeWithScore, TextNode
 
+    wheres = [] if filters is None else _wheres(filters)
     found = shared(search, k, split)
+    for where in wheres:
+        found = found.where(where)
 
     def nodes(hits: list[Hit]) -> list[NodeWithScore]:
+        unseen = {"excluded_llm_metadata_keys": list(BOOKKEEPING), "excluded_embed_metadata_keys": list(BOOKKEEPING)}
         return [
-            NodeWithScore(node=TextNode(id_=hit.id, text=hit.text, metadata=metadata_of(hit)), score=hit.score)
+            NodeWithScore(
+                node=TextNode(id_=hit.id, text=hit.text, metadata=metadata_of(hit), **unseen), score=hit.score
+            )
             for hit in hits
         ]
 
     class ParallelSearchRetriever(BaseRetriever, Closing):
-        _found, _given, _make = found, (search, k, split), staticmethod(as_retriever)
+        _found, _given, _make = found, (search, k, split, filters), staticmethod(as_retriever)
 
         def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
             return nodes(found.find(query_bundle.query_str))
@@ -101,6 +112,15 @@ def as_retriever(
             return self
 
     return cast("OurRetriever", ParallelSearchRetriever())
+
+
+def _wheres(filters: MetadataFilters) -> list[dict[str, Any]]:
+    """What each filter wants; all must hold."""
+    every: list[Any] = list(filters.filters)
+    is_and = len(every) < 2 or filters.condition == "and"
+    if not is_and or any(getattr(one, "operator", None) not in ("==", "in") for one in every):
+        raise UsageError(f"filters can be '==' and 'in', joined by 'and', not: {filters!r}")
+    return [{one.key: one.value} for one in every]
 
 
 def agent_tool(agent: Agent, name: str = TOOL_NAME, description: str = TOOL_DESCRIPTION) -> FunctionTool:

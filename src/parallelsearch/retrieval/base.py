@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -92,6 +92,15 @@ class Retriever(ABC):
     async def check(self) -> None:  # noqa: B027 - most are checked when they are opened
         """Raise `UsageError` if the backend cannot work as it was set up: asked for before a model is, whose calls would be
         lost. What may pass, such as a server that is down, is left to the queries."""
+
+    def where(self, fields: Mapping[str, Any]) -> Retriever:
+        """The same backend for the passages whose metadata has these values, of each field the one given or one of a list.
+        It shares files and threads with this one, and is closed with it. `UsageError` where it cannot be done."""
+        raise UsageError(
+            f"{type(self).__name__} cannot narrow what it finds by metadata ({', '.join(map(str, fields))}). An index of "
+            "this machine can when it is opened: bm25?where=page=3:DIR, or open_search('bm25:DIR', where={'page': 3}). So "
+            "can dense and hybrid"
+        )
 
     def describe(self) -> dict[str, Any]:
         """What a manifest needs to tell this backend from another: kind, corpus hash, settings. No secrets."""

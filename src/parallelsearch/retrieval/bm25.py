@@ -8,11 +8,12 @@ corpus, every time.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from numpy.typing import NDArray
 
 from parallelsearch.errors import DataError, IndexDamagedError, UsageError
 from parallelsearch.retrieval.base import BlockingRetriever, Hit, Passage, Result
-from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, passages_of
+from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, Source, name_of, passages_of, paths_of
+from parallelsearch.retrieval.narrowing import Selection
 from parallelsearch.retrieval.store import IndexBuilder, PassageStore, PassageWriter, corpus_sha256, open_manifest
 from parallelsearch.retrieval.terms import Analyzer, split_words
 
@@ -154,7 +156,7 @@ class BuildReport:
 
 
 def build_bm25(
-    source: str | os.PathLike[str] | Iterable[Passage],
+    source: Source,
     out: str | os.PathLike[str],
     *,
     stemmer: str | None = "english",
@@ -167,7 +169,7 @@ def build_bm25(
     overwrite: bool = False,
     on_progress: OnProgress | None = None,
 ) -> BuildReport:
-    """Build a BM25 index folder from a corpus (see `read_corpus`) or from passages. `out` appears only when it is whole.
+    """Build a BM25 index folder from corpora (see `read_corpus`) or from passages. `out` appears only when it is whole.
     `title_weight`: how often the words of a title count.
 
     A bad record raises `DataError`, or is counted and left out with `skip_bad`.
@@ -179,7 +181,7 @@ def build_bm25(
     passages = passages_of(
         source, chunk_words=chunk_words, chunk_overlap=chunk_overlap, on_bad=report.on_bad(source, skip_bad)
     )
-    total = len(source) if isinstance(source, Sequence) and not isinstance(source, str) else None
+    total = len(source) if isinstance(source, Sequence) and paths_of(source) is None else None
     with IndexBuilder(out, KIND, overwrite=overwrite) as build:
         counts = _Counts(analyzer, build.folder, title_weight)
         with PassageWriter(build.folder) as writer:
@@ -189,9 +191,7 @@ def build_bm25(
                 if on_progress is not None and writer.num_passages % 1000 == 0:
                     on_progress(writer.num_passages, total)
         if writer.num_passages == 0:
-            raise DataError(
-                str(source if isinstance(source, str | os.PathLike) else "passages"), None, _nothing(report)
-            )
+            raise DataError(name_of(source), None, _nothing(report))
 
         def new(name: str, size: int, kind: type) -> NDArray[Any]:
             path = build.folder / f"{name}.csc.index.npy"
@@ -348,12 +348,18 @@ class BM25Retriever(BlockingRetriever):
     ) -> None:
         self._about, self._analyzer, self._store = about, analyzer, store
         self._vocabulary, self._scorer = vocabulary, scorer
+        self._chosen = Selection(store)
 
     def __len__(self) -> int:
-        return len(self._store)
+        return len(self._store if self._chosen.rows is None else self._chosen.rows)
+
+    def where(self, fields: Mapping[str, Any]) -> BM25Retriever:
+        other = copy.copy(self)
+        other._chosen = self._chosen.where(fields)
+        return other
 
     def describe(self) -> dict[str, Any]:
-        return dict(self._about)
+        return {**self._about, **self._chosen.describe()}
 
     def search_blocking(self, queries: Sequence[str], k: int) -> list[Result]:
         return [self._search(query, k) for query in queries]
@@ -364,7 +370,8 @@ class BM25Retriever(BlockingRetriever):
         if not terms or k < 1:
             return []
         scores = self._scorer.get_scores_from_ids(terms)
-        rows = _best(scores, k)
+        chosen = self._chosen.rows
+        rows = _best(scores, k) if chosen is None else chosen[_best(scores[chosen], k)]
         return [Hit.of(self._store[int(row)], float(scores[row]), rank) for rank, row in enumerate(rows, 1)]
 
 

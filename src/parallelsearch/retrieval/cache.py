@@ -19,6 +19,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +73,11 @@ class CachedRetriever(Retriever):
         self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
         self.timeout_s = inner.timeout_s
         self.num_found = self.num_missed = self.num_faults = 0
-        description = inner.describe()
-        if _says_nothing(description):
+        if _says_nothing(inner.describe()):
             raise UsageError(
                 f"the answers of '{inner.name}' cannot be kept: another search of that name would be given them. Give it a "
                 "describe() that says what it searches, for example {'kind': 'shelf', 'corpus': 'books', 'version': 3}"
             )
-        told = json.dumps(description, sort_keys=True, default=str)
-        self._backend = hashlib.sha256(told.encode()).hexdigest()
         # SQLite blocks, and a connection belongs to one thread.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search-cache")
         self._connection: sqlite3.Connection | None = None
@@ -90,7 +88,8 @@ class CachedRetriever(Retriever):
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
         if is_fresh.get():
             return await self.inner.search_many(queries, k)
-        found = await self._in_thread(self._look_up, list(queries), k)
+        backend = self._backend()
+        found = await self._in_thread(partial(self._look_up, backend), list(queries), k)
         results: list[Result | None] = [found.get(query) for query in queries]
         missing = [i for i, result in enumerate(results) if result is None]
         self.num_found += len(queries) - len(missing)
@@ -103,11 +102,17 @@ class CachedRetriever(Retriever):
                 # With a part of the backend missing, the whole may be back next time.
                 if isinstance(hits, list) and hits and not isinstance(hits, DegradedHits)
             }
-            if new:
-                await self._in_thread(self._store, new, k)
+            if (
+                new and backend == self._backend()
+            ):  # not where an index was opened again meanwhile: whose answers are they?
+                await self._in_thread(partial(self._store, backend), new, k)
             for i, answer in zip(missing, answers, strict=True):
                 results[i] = answer
         return [result for result in results if result is not None]
+
+    def _backend(self) -> str:
+        """What is searched now, as the file knows it."""
+        return hashlib.sha256(json.dumps(self.inner.describe(), sort_keys=True, default=str).encode()).hexdigest()
 
     async def _in_thread(self, work: Any, queries: Any, k: int) -> dict[str, list[Hit]]:
         """Run `work`; when the file lets us down, log it and go on without."""
@@ -125,7 +130,7 @@ class CachedRetriever(Retriever):
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, guarded)
 
-    def _look_up(self, queries: list[str], k: int) -> dict[str, list[Hit]]:
+    def _look_up(self, backend: str, queries: list[str], k: int) -> dict[str, list[Hit]]:
         connection = self._connected()
         now, found = time.time(), dict[str, list[Hit]]()
         oldest_s = now - self.ttl_s if self.ttl_s is not None else 0.0
@@ -134,7 +139,7 @@ class CachedRetriever(Retriever):
                 "SELECT hits FROM answers WHERE backend = ? AND query = ? AND k = ? AND stored_s BETWEEN ? AND ?",
                 # Stored in what is the future here: by a clock that was ahead. It would outlive its time.
                 (
-                    self._backend,
+                    backend,
                     _storable(query),
                     k,
                     oldest_s,
@@ -148,15 +153,14 @@ class CachedRetriever(Retriever):
                     _log.warning("the search cache %s has an unreadable answer; it is asked for again", self.path)
         if found and self.max_entries is not None:
             with connection:
-                keys = [(now, self._backend, _storable(query), k) for query in found]
+                keys = [(now, backend, _storable(query), k) for query in found]
                 connection.executemany("UPDATE answers SET used_s = ? WHERE backend = ? AND query = ? AND k = ?", keys)
         return found
 
-    def _store(self, answers: dict[str, list[Hit]], k: int) -> dict[str, list[Hit]]:
+    def _store(self, backend: str, answers: dict[str, list[Hit]], k: int) -> dict[str, list[Hit]]:
         connection, now = self._connected(), time.time()
         rows = [
-            (self._backend, _storable(query), k, json.dumps(hits_to_rows(hits)), now, now)
-            for query, hits in answers.items()
+            (backend, _storable(query), k, json.dumps(hits_to_rows(hits)), now, now) for query, hits in answers.items()
         ]
         with connection:
             connection.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)", rows)

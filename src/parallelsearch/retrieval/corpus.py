@@ -2,7 +2,8 @@
 
 A corpus is JSON Lines, a JSON array, CSV, TSV or Parquet (the text formats also as `.gz` and `.zst`), or a folder of
 documents: text, Markdown, reStructuredText, HTML, PDF (`retrieval.documents` reads them). `read_corpus` streams any of
-them as passages: one record, batch or file is in memory at a time. A bad record raises `DataError`, or goes to `on_bad`
+them as passages: one record, batch or file is in memory at a time. Several corpora are read one after the other, as one.
+A bad record raises `DataError`, or goes to `on_bad`
 and is left out; a damaged archive always raises, because the rest is lost.
 
 Ids are unique: each costs about 100 bytes of memory while reading (a 64-bit hash and its line), 2 GB for 21 million.
@@ -17,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from parallelsearch.errors import DataError, MissingExtraError, UsageError
 from parallelsearch.files import (
@@ -37,6 +38,8 @@ CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff
 """Scripts written without spaces, as the inside of a character class: each character counts as a word."""
 
 Located = tuple[int | None, Passage]
+Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Iterable[Passage]
+"""What an index is built from: a corpus by its path, several, or passages."""
 _COLUMNS = ("id", "title", "text", "contents", "url", "date")
 _FIELDS, _WITHOUT_DATE = frozenset(_COLUMNS), frozenset(_COLUMNS) - {"date"}
 _WORD = re.compile(rf"[{CJK}]|[^\s{CJK}]+")
@@ -45,8 +48,8 @@ _WORD = re.compile(rf"[{CJK}]|[^\s{CJK}]+")
 
 
 def passage_of(record: Any, path: str, line: int | None) -> Passage:
-    """A corpus record as a passage: `{id, title, text}`, or Search-R1's `{id, contents: '"Title"\\nbody'}`. Its other fields
-    are the passage's metadata."""
+    """A corpus record as a passage: `{id, title, text}` (or `content`), or Search-R1's `{id, contents: '"Title"\\nbody'}`.
+    Its other fields are the passage's metadata."""
     if not isinstance(record, dict):
         raise DataError(path, line, f"expected an object with id, title and text, found {type(record).__name__}")
     if "text" not in record and "contents" in record:
@@ -60,6 +63,8 @@ def passage_of(record: Any, path: str, line: int | None) -> Passage:
         elif len(title) > 1 and title[0] == title[-1] == '"':  # one pair only: a title may have quotes of its own
             title = title[1:-1]
         record = {**record, "title": title, "text": text}
+    elif "text" not in record and "content" in record:
+        record = {name if name != "content" else "text": value for name, value in record.items()}
     values: dict[str, str] = {}
     for name in ("id", "text", "title"):
         value = record.get(name)
@@ -111,6 +116,8 @@ def _columns(header: Sequence[str], path: Path) -> dict[str, int]:
     """Where each column is. The names of a passage's fields are compared without case and spaces; others are metadata, but
     for two with one name."""
     names = [name.strip().lower() for name in header]
+    if not {"text", "contents"} & set(names):
+        names = ["text" if name == "content" else name for name in names]
     for name in _COLUMNS:
         if names.count(name) > 1:
             held = ", ".join(f"'{one}'" for one, known in zip(header, names, strict=True) if known == name)
@@ -125,18 +132,19 @@ def _columns(header: Sequence[str], path: Path) -> dict[str, int]:
     return {**{name: at for name, at in others if numbers[name] == 1}, **found}
 
 
-def _read_csv(path: Path, on_bad: OnBad | None) -> Iterator[tuple[int, Any]]:
-    """`(line, record)` of a table with a header. Without an id column the id is the number of the row, from 1."""
+def _read_csv(path: Path, on_bad: OnBad | None, before: str) -> Iterator[tuple[int, Any]]:
+    """`(line, record)` of a table with a header. Without an id column the id is the number of the row, from 1, after what is
+    to stand before it."""
     names, rows = read_table(path, on_bad)
     columns = _columns(names, path)
     for line, row, values in rows:
         record: dict[str, Any] = {name: values[at] for name, at in columns.items()}
-        record.setdefault("id", str(row))
+        record.setdefault("id", f"{before}{row}")
         yield line, record
 
 
-def _read_parquet(path: Path) -> Iterator[tuple[int, Any]]:
-    """`(row, record)`, from 1. Without an id column the id is the number of the row."""
+def _read_parquet(path: Path, before: str) -> Iterator[tuple[int, Any]]:
+    """`(row, record)`, from 1. Without an id column the id is the number of the row, as in a CSV."""
     file = ParquetRecords(path)
     columns = {name: file.names[at] for name, at in _columns(file.names, path).items()}
     columns = {name: column for name, column in columns.items() if name in _FIELDS or file.is_small(column)}
@@ -145,7 +153,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Any]]:
         for found in batch:
             row += 1
             record = {name: found[column] for name, column in columns.items()}
-            record.setdefault("id", str(row))
+            record.setdefault("id", f"{before}{row}")
             yield row, record
 
 
@@ -160,18 +168,18 @@ def _seen_files(folder: Path) -> Iterator[Path]:
 
 
 def other_kinds(source: object, index: str | os.PathLike[str]) -> dict[str, int]:
-    """How many files of a folder are no documents, by the ending of their names, the most frequent first. An index that lies
-    in the folder is none of them."""
-    if not isinstance(source, str | os.PathLike) or not Path(source).is_dir():
-        return {}
+    """How many files of the folders in a source are no documents, by the ending of their names, the most frequent first. An
+    index that lies in one is none of them."""
     built = Path(index).resolve()
-    files = (path for path in sorted(_seen_files(Path(source).resolve())) if built not in path.parents)
+    folders = [path.resolve() for path in paths_of(source) or [] if path.is_dir()]
+    files = (path for folder in folders for path in sorted(_seen_files(folder)) if built not in path.parents)
     kinds = Counter(path.suffix.lower() for path in files)
     return {kind or "no ending": number for kind, number in kinds.most_common() if kind not in DOCUMENTS}
 
 
-def _read_folder(folder: Path, on_bad: OnBad | None) -> Iterator[Located]:
-    """Every document under a folder, in the order of their paths. An empty one is left out and never stops the others."""
+def _read_folder(folder: Path, on_bad: OnBad | None, before: str) -> Iterator[Located]:
+    """Every document under a folder, in the order of their paths, which are their ids after what is to stand before
+    them. An empty one is left out and never stops the others."""
     files = sorted(path for path in _seen_files(folder) if path.suffix.lower() in DOCUMENTS)
     if not files:
         raise UsageError(
@@ -179,7 +187,7 @@ def _read_folder(folder: Path, on_bad: OnBad | None) -> Iterator[Located]:
         )
     for path in files:
         try:
-            passage = read_document(path, path.relative_to(folder).as_posix())
+            passage = read_document(path, before + path.relative_to(folder).as_posix())
         except (DataError, MissingExtraError, OSError) as error:  # one file's problem, also where its reader is missing
             give(on_bad, error if isinstance(error, DataError) else DataError(str(path), None, str(error)))
         else:
@@ -225,18 +233,28 @@ def read_corpus(
     `chunk_words` cuts every text into pieces of so many words; 0 is never, and None is 100 for documents and never for
     the rest, whose records are passages already. A second passage with an id that was seen is a bad record.
     """
-    path = Path(path)
-    records, is_text = _open_corpus(path, on_bad)
-    words = chunk_words if chunk_words is not None else DEFAULT_CHUNK_WORDS if is_text else 0
-    if words < 0 or (words and not 0 <= chunk_overlap < words):
-        raise UsageError(f"an overlap of {chunk_overlap} words needs longer pieces than {words} words")
-    return _unique(path, _chunked(records, words, chunk_overlap) if words else records, on_bad)
+    return _read_corpora([Path(path)], chunk_words, chunk_overlap, on_bad)
 
 
-def _open_corpus(path: Path, on_bad: OnBad | None) -> tuple[Iterator[Located], bool]:
-    """The passages, and whether they are whole documents."""
+def _read_corpora(
+    paths: Sequence[Path], chunk_words: int | None, chunk_overlap: int, on_bad: OnBad | None
+) -> Iterator[Passage]:
+    corpora: list[tuple[Path, Iterator[Located]]] = []
+    for path in paths:
+        records, is_text = _open_corpus(path, on_bad, has_others=len(paths) > 1)
+        words = chunk_words if chunk_words is not None else DEFAULT_CHUNK_WORDS if is_text else 0
+        if words < 0 or (words and not 0 <= chunk_overlap < words):
+            raise UsageError(f"an overlap of {chunk_overlap} words needs longer pieces than {words} words")
+        corpora.append((path, _chunked(records, words, chunk_overlap) if words else records))
+    return _unique(corpora, on_bad)
+
+
+def _open_corpus(path: Path, on_bad: OnBad | None, has_others: bool) -> tuple[Iterator[Located], bool]:
+    """The passages, and whether they are whole documents. Where the corpus `has_others` beside it, ids that are made here,
+    of paths and row numbers, begin with its name."""
+    name = path.resolve().name if has_others else ""
     if path.is_dir():
-        return _read_folder(path, on_bad), True
+        return _read_folder(path, on_bad, name and f"{name}/"), True
     suffixes = [suffix.lower() for suffix in path.suffixes]
     is_packed = bool(suffixes) and suffixes[-1] in (".gz", ".zst")
     kind = suffixes[-1 - is_packed] if len(suffixes) > is_packed else ""
@@ -245,9 +263,9 @@ def _open_corpus(path: Path, on_bad: OnBad | None) -> tuple[Iterator[Located], b
     if kind in (".jsonl", ".json", ".ndjson"):
         return _passages(path, read_json_records(path, on_bad), on_bad), False
     if kind in (".csv", ".tsv"):
-        return _passages(path, _read_csv(path, on_bad), on_bad), False
+        return _passages(path, _read_csv(path, on_bad, name and f"{name}:"), on_bad), False
     if kind == ".parquet" and not is_packed:
-        return _passages(path, _read_parquet(path), on_bad), False
+        return _passages(path, _read_parquet(path, name and f"{name}:"), on_bad), False
     if kind in DOCUMENTS and not is_packed:
         passage = read_document(path, path.name)
         return iter([] if passage is None else [(None, passage)]), True
@@ -263,33 +281,52 @@ def _chunked(records: Iterable[Located], words: int, overlap: int) -> Iterator[L
             yield line, chunk
 
 
-def _unique(path: Path, records: Iterable[Located], on_bad: OnBad | None) -> Iterator[Passage]:
+def _unique(corpora: Iterable[tuple[Path, Iterable[Located]]], on_bad: OnBad | None) -> Iterator[Passage]:
     # Hashes, not strings: at 21 million ids two different ones meet with a chance of about 1 in 80,000.
     seen: dict[int, int | None] = {}
-    for line, passage in records:
-        key = hash(passage.id)
-        if key in seen:
-            first = "" if seen[key] is None else f" on line {seen[key]}"
-            problem = f"'{passage.id[:80]}' was used before{first}; every passage needs an id of its own"
-            give(on_bad, DataError(str(path), line, problem, field="id"))
-            continue
-        seen[key] = line
-        yield passage
+    elsewhere: set[int] = set()
+    for path, records in corpora:
+        elsewhere.update(seen)
+        seen.clear()
+        for line, passage in records:
+            key = hash(passage.id)
+            if key in seen or key in elsewhere:
+                first = " in another corpus" if key in elsewhere else f" on line {seen[key]}" if seen[key] else ""
+                problem = f"'{passage.id[:80]}' was used before{first}; every passage needs an id of its own"
+                give(on_bad, DataError(str(path), line, problem, field="id"))
+                continue
+            seen[key] = line
+            yield passage
+
+
+def paths_of(source: object) -> list[Path] | None:
+    """The corpora that a source names; None where it is passages."""
+    if isinstance(source, str | os.PathLike):
+        return [Path(source)]
+    if isinstance(source, list | tuple) and source and all(isinstance(one, str | os.PathLike) for one in source):
+        return [Path(one) for one in source]
+    return None
+
+
+def name_of(source: object) -> str:
+    """What a source is called in messages."""
+    return ", ".join(map(str, paths_of(source) or [])) or "passages"
 
 
 def passages_of(
-    source: str | os.PathLike[str] | Iterable[Passage],
+    source: Source,
     *,
     chunk_words: int | None = None,
     chunk_overlap: int = DEFAULT_CHUNK_OVERLAP,
     on_bad: OnBad | None = None,
 ) -> Iterator[Passage]:
-    """What an index is built from: a corpus by its path, or passages that exist already, checked for equal ids."""
-    if isinstance(source, str | os.PathLike):
-        return read_corpus(source, chunk_words=chunk_words, chunk_overlap=chunk_overlap, on_bad=on_bad)
-    located: Iterator[Located] = ((number, passage) for number, passage in enumerate(source, 1))
+    """What an index is built from: corpora by their paths, or passages that exist already, checked for equal ids."""
+    paths = paths_of(source)
+    if paths is not None:
+        return _read_corpora(paths, chunk_words, chunk_overlap, on_bad)
+    located: Iterator[Located] = enumerate(cast(Iterable[Passage], source), 1)
     words = chunk_words or 0
-    return _unique(Path("passages"), _chunked(located, words, chunk_overlap) if words else located, on_bad)
+    return _unique([(Path("passages"), _chunked(located, words, chunk_overlap) if words else located)], on_bad)
 
 
 @dataclass(slots=True)
@@ -310,12 +347,20 @@ class CorpusReport:
 
     def on_bad(self, source: object, skip_bad: bool) -> OnBad | None:
         """`skip`, or None to stop: in a folder a bad file is always left out, since the others are whole without it."""
-        is_folder = isinstance(source, str | os.PathLike) and Path(source).is_dir()
-        return self.skip if skip_bad or is_folder else None
+        folders = [path for path in paths_of(source) or [] if path.is_dir()]
+        if skip_bad or not folders:
+            return self.skip if skip_bad else None
+
+        def skip_files(error: DataError) -> None:
+            if not any(Path(error.path).is_relative_to(folder) for folder in folders):
+                raise error
+            self.skip(error)
+
+        return skip_files
 
     def skip(self, error: DataError) -> None:
         self.num_skipped += 1
-        reason = re.sub(r"\s*\(.*|'.*' |\d+ ", "", error.problem[:200].partition(";")[0]).strip()
+        reason = re.sub(r"\s*\(.*|'.*' |(?<!\S)\d+ ", "", error.problem[:200].partition(";")[0]).strip()
         self.reasons[reason if error.field is None else f"{error.field}: {reason}"] += 1
         if len(self.problems) < 20:
             self.problems.append(str(error))

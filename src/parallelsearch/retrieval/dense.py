@@ -7,10 +7,11 @@ after its last whole block. An index knows its encoder by a probe vector, and re
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
@@ -20,12 +21,13 @@ from parallelsearch.errors import IndexDamagedError, SearchError, UsageError, ne
 from parallelsearch.files import PathLike, write_json
 from parallelsearch.retrieval.base import BlockingRetriever, Hit, Passage, Result
 from parallelsearch.retrieval.bm25 import BuildReport, OnProgress
-from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, passages_of
+from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, Source, passages_of
 from parallelsearch.retrieval.encoder import MAX_TOKENS, Encoder, Prefixes, Vectors, passage_text, same_encoder
 from parallelsearch.retrieval.faiss_index import kept_kind, open_faiss, refuse_nprobe
+from parallelsearch.retrieval.narrowing import Selection
 from parallelsearch.retrieval.store import IndexBuilder, PassageStore, PassageWriter, open_manifest
 from parallelsearch.retrieval.vector_files import KIND, SCALES, VECTORS, open_vectors
-from parallelsearch.retrieval.vectors import ExactSearcher, VectorSearcher, check_dtype, quantize
+from parallelsearch.retrieval.vectors import ChosenRows, ExactSearcher, VectorSearcher, check_dtype, quantize
 
 ENCODER = "encoder.json"
 _PROGRESS = "progress.json"  # while building: how many rows are on the disk, of which corpus
@@ -40,7 +42,7 @@ SEARCH_KINDS = ("exact", "flat", "ivf", "hnsw")
 
 
 def build_dense(
-    source: PathLike | Iterable[Passage],
+    source: Source,
     out: PathLike,
     encoder: str | Encoder,
     *,
@@ -54,7 +56,7 @@ def build_dense(
     overwrite: bool = False,
     on_progress: OnProgress | None = None,
 ) -> BuildReport:
-    """Encode a corpus (see `read_corpus`) or passages into the index folder `out`; called again after a kill, it goes on
+    """Encode corpora (see `read_corpus`) or passages into the index folder `out`; called again after a kill, it goes on
     where it was.
 
     `dtype` is how vectors are kept: `float32`, `float16` (half the size) or `int8` (a quarter; one scale a vector). A bad
@@ -268,6 +270,21 @@ class DenseRetriever(VectorRetriever):
             {**manifest.describe(), "index": kind, **({} if nprobe is None else {"nprobe": nprobe})},
         )
         self.manifest = manifest
+        self._chosen, self._vectors = Selection(passages), (vectors, scales)
+
+    def where(self, fields: Mapping[str, Any]) -> DenseRetriever:
+        """Compares with every chosen vector, also where a faiss index is kept: that may find fewer than there are."""
+        other = copy.copy(self)
+        other._chosen = self._chosen.where(fields)
+        if (rows := other._chosen.rows) is not None:
+            exact = self.searcher.exact if isinstance(self.searcher, ChosenRows) else self.searcher
+            other.searcher = ChosenRows(
+                exact if isinstance(exact, ExactSearcher) else ExactSearcher(*self._vectors), rows
+            )
+        return other
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), **self._chosen.describe()}
 
 
 def _read_encoder(folder: Path) -> dict[str, Any]:

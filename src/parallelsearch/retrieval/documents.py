@@ -21,7 +21,7 @@ from typing import Any
 from parallelsearch.errors import DataError, require
 from parallelsearch.files import MAX_LINE_BYTES, decoded, open_bytes
 from parallelsearch.retrieval.base import Passage
-from parallelsearch.retrieval.metadata import bounded
+from parallelsearch.retrieval.metadata import Metadata, bounded
 from parallelsearch.untrusted import whole
 
 MAX_PAGES = 5_000
@@ -50,7 +50,7 @@ _LINE_OF_SIGNS = re.compile(r"([!-/:-@\[-`{-~])\1++")
 
 def markdown(text: str) -> Document:
     """The title is that of the front matter, which is no part of the text, or else the first heading that is not code."""
-    title, text = _front_matter(text)
+    title, _, text = _front_matter(text)
     return title or _first_heading(text), text
 
 
@@ -94,32 +94,58 @@ def _without_closing_signs(heading: str) -> str:
 
 
 _KEY = re.compile(r"([A-Za-z_][\w.-]*+)[ \t]*+:(?:[ \t]++(.*))?")
+_ITEM = re.compile(r"[ \t]*+-[ \t]++(.+)")
+_FLOW_ITEM = re.compile(r"[ \t]*+(\"(?:[^\"\\]|\\.)*+\"|'(?:[^']|'')*+'|[^,\"'][^,]*+|)[ \t]*+(?:,|\Z)")
 _BEGINS_BELOW = (None, ">", "|", ">-", "|-", ">+", "|+")
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)")
 _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*+)\"|'((?:[^']|'')*+)'")
 
 
-def _front_matter(text: str) -> Document:
-    """The title that the block between `---` at the very beginning gives, and the text without that block. A block that
-    holds anything but keys, what is indented below them, items and comments is text between two rules."""
+def _front_matter(text: str) -> tuple[str, Metadata, str]:
+    """The title that the block between `---` at the very beginning gives, its other keys that have a text or a list of texts,
+    and the text without that block. A block that holds anything but keys, what is indented below them, items and comments is
+    text between two rules."""
     if text[: text.find("\n") + 1].rstrip() != "---":
-        return "", text
+        return "", {}, text
     lines = text.split("\n")
     title, key, num_keys = "", "", 0
+    fields: Metadata = {}
     for number, line in enumerate(lines[1:], start=1):
         line = line.rstrip()
         if line in ("---", "..."):
-            return (_unquoted(title), "\n".join(lines[number + 1 :])) if num_keys else ("", text)
+            return (_unquoted(title), fields, "\n".join(lines[number + 1 :])) if num_keys else ("", {}, text)
         if found := _KEY.fullmatch(line):
-            key, num_keys = found[1].lower(), num_keys + 1
-            if key == "title":
+            key, num_keys = found[1], num_keys + 1
+            if key.lower() == "title":
                 title = "" if found[2] in _BEGINS_BELOW else found[2]
-        elif line.startswith((" ", "\t")):
-            if key == "title":  # a long title goes on below
-                title = f"{title} {line.strip()}".strip()[:_MAX_HEADING_CHARS]
-        elif line and not line.startswith(("-", "#", "]", "}")):
+            else:
+                fields[key] = [] if found[2] is None else _value(found[2])
+        elif key.lower() == "title" and line.startswith((" ", "\t")):  # a long title goes on below
+            title = f"{title} {line.strip()}".strip()[:_MAX_HEADING_CHARS]
+        elif (item := _ITEM.fullmatch(line)) and isinstance(fields.get(key), list) and not _KEY.fullmatch(item[1]):
+            fields[key].append(_unquoted(item[1]))
+        elif line.startswith((" ", "\t", "-")):
+            if not line.lstrip().startswith("#"):
+                fields.pop(key, None)  # a record, or a text that goes on below
+        elif line and not line.startswith(("#", "]", "}")):
             break
-    return "", text
+    return "", {}, text
+
+
+def _value(text: str) -> str | list[str] | None:
+    """A text or a list in one line; None for the other forms that YAML has."""
+    if text.startswith("["):
+        inner, is_closed, _ = text[1:].rpartition("]")
+        items: list[str] = []
+        at = 0
+        while at < len(inner):
+            found = _FLOW_ITEM.match(inner, at)
+            if found is None:  # a quote that is not closed, or closed and more behind it
+                return None
+            items.append(_unquoted(found[1]))
+            at = found.end()
+        return items if is_closed else None
+    return None if text.startswith(("{", "|", ">", "&", "*", "!")) else _unquoted(text)
 
 
 def _unquoted(value: str) -> str:
@@ -346,6 +372,7 @@ DOCUMENTS = (*_TEXTS, ".pdf")
 def read_document(path: Path, name: str) -> Passage | None:
     """A file as one passage with the id `name`, which is also its metadata's `source`. None if it is empty."""
     kind = path.suffix.lower()
+    beside: Metadata = {}
     page_starts: tuple[int, ...] = ()
     with open_bytes(path) as file:
         data = file.read(MAX_LINE_BYTES + 1)
@@ -361,7 +388,11 @@ def read_document(path: Path, name: str) -> Passage | None:
         if isinstance(source, DataError):
             raise source
         title, text = _TEXTS[kind](source)
+        if _TEXTS[kind] is markdown:
+            _, beside, _ = _front_matter(source)
     if not text.strip():
         return None
     title = title.strip()[:MAX_TITLE_CHARS].rstrip() or path.stem
-    return PagedPassage(name, title, text.strip(), metadata=bounded({"source": name}), page_starts=page_starts)
+    return PagedPassage(
+        name, title, text.strip(), metadata=bounded({**beside, "source": name}), page_starts=page_starts
+    )

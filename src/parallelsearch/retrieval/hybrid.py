@@ -8,19 +8,19 @@ slow leaves the result of the others, as `DegradedHits` that say what was missin
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import math
-import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from parallelsearch.errors import IndexDamagedError, SearchError, SearchTimeoutError, TransientSearchError, UsageError
 from parallelsearch.files import PathLike
 from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result, Retriever
 from parallelsearch.retrieval.bm25 import BM25Retriever, BuildReport, OnProgress, build_bm25
-from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP
+from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, Source, paths_of
 from parallelsearch.retrieval.dense import DenseRetriever, SearchKind, build_dense
 from parallelsearch.retrieval.encoder import Encoder
 from parallelsearch.retrieval.store import open_manifest
@@ -125,6 +125,11 @@ class HybridRetriever(Retriever):
         fused = fuse(rankings, self.weights, k, self.rrf_k)
         return DegradedHits(fused, failures) if failures else fused
 
+    def where(self, fields: Mapping[str, Any]) -> HybridRetriever:
+        other = copy.copy(self)
+        other.parts = [part.where(fields) for part in self.parts]
+        return other
+
     def describe(self) -> dict[str, Any]:
         parts = [part.describe() for part in self.parts]
         settings = {"weights": self.weights, "depth": self.depth, "rrf_k": self.rrf_k}
@@ -187,7 +192,7 @@ def open_hybrid(
 
 
 def build_hybrid(
-    source: PathLike | Iterable[Passage],
+    source: Source,
     out: PathLike,
     encoder: str | Encoder,
     *,
@@ -206,8 +211,8 @@ def build_hybrid(
     The report is the dense part's, with the time and size of both.
     """
     out = Path(out)
-    if not isinstance(source, str | os.PathLike):
-        source = list(source)  # read twice
+    if paths_of(source) is None:
+        source = list(cast(Iterable[Passage], source))  # read twice
     if not overwrite and all(_is_index(out / name, name) for name in PART_FOLDERS):
         raise UsageError(f"there is a hybrid index at '{out}' already. To replace it, add --overwrite")
     lexical, dense = (out / name for name in PART_FOLDERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ KINDS = ("bm25", "dense", "hybrid", "milvus")
 
 
 def build_index(
-    corpus: Path,
+    corpus: Path | Sequence[Path],
     out: str | Path,
     *,
     kind: str = "bm25",
@@ -34,7 +34,8 @@ def build_index(
     overwrite: bool = False,
     on_progress: Callable[[int, int | None], None] | None = None,
 ) -> dict[str, Any]:
-    """Build the index and say what was done. `not_read` counts the files of a folder that are no documents, by kind."""
+    """Build the index of a corpus, or of several, and say what was done. `not_read` counts the files of
+    folders that are no documents, by kind."""
     from parallelsearch.retrieval.corpus import other_kinds
 
     shared: dict[str, Any] = {

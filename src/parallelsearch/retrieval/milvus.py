@@ -29,10 +29,9 @@ from parallelsearch.errors import (
     UsageError,
     require,
 )
-from parallelsearch.files import PathLike
 from parallelsearch.retrieval.base import BlockingRetriever, Hit, Passage, Result
 from parallelsearch.retrieval.bm25 import BuildReport, OnProgress
-from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, passages_of
+from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, Source, name_of, passages_of
 from parallelsearch.retrieval.dense import ENCODER, known_encoder
 from parallelsearch.retrieval.encoder import Encoder, Vectors, passage_text, plain_text
 from parallelsearch.retrieval.hybrid import DEFAULT_DEPTH, RRF_K
@@ -99,7 +98,7 @@ def _reason(error: BaseException) -> str:
 
 
 def build_milvus(
-    source: PathLike | Sequence[Passage],
+    source: Source,
     uri: str,
     collection: str = DEFAULT_COLLECTION,
     *,
@@ -141,8 +140,7 @@ def build_milvus(
         sha256 = corpus_sha256(_load(client, collection, blocks, timeout_s, tell))
         if report.num_passages == 0:
             client.drop_collection(collection, timeout=timeout_s)
-            name = str(source) if isinstance(source, str | os.PathLike) else "passages"
-            raise DataError(name, None, "the corpus holds no passages, so there is nothing to load")
+            raise DataError(name_of(source), None, "the corpus holds no passages, so there is nothing to load")
         client.flush(collection, timeout=timeout_s)
         about.update(is_complete=True, corpus_sha256=sha256, num_passages=report.num_passages)
         client.alter_collection_properties(collection, {_ABOUT: json.dumps(about)}, timeout=timeout_s)

@@ -7,8 +7,9 @@ If the model fails, the first ranking stands, marked as `DegradedHits`.
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -94,6 +95,11 @@ class RerankRetriever(Retriever):
             hits = [Hit.of(hit, score, rank) for rank, (hit, score) in enumerate(ranked[:k], start=1)]
             results.append(DegradedHits(hits, result.failures) if isinstance(result, DegradedHits) else hits)
         return results
+
+    def where(self, fields: Mapping[str, Any]) -> RerankRetriever:
+        other = copy.copy(self)
+        other.inner = self.inner.where(fields)
+        return other
 
     async def check(self) -> None:
         await self.inner.check()

@@ -1,0 +1,98 @@
+"""An index that is opened again when it was built again, for servers: they run for longer than an index stays as it is.
+
+A thread looks at the manifests once a second, which costs nothing that a query would notice. The new index is opened beside
+the old one, which answers until then and is closed after its last call. One that cannot be opened is left alone until it
+changes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from parallelsearch.retrieval.base import Result, Retriever
+from parallelsearch.retrieval.hybrid import PART_FOLDERS
+from parallelsearch.retrieval.store import MANIFEST
+
+CHECK_S = 1.0
+_log = logging.getLogger(__name__)
+
+_Stamps = list[tuple[int, int]]
+
+
+class ReopeningRetriever(Retriever):
+    """The index that `open_index` opens from `folder`, opened again when it changes; `on_change` is called when the new one
+    answers."""
+
+    def __init__(self, open_index: Callable[[], Retriever], folder: str | Path, on_change: Callable[[], None]) -> None:
+        self._open_index, self._folder, self._on_change = open_index, Path(folder).absolute(), on_change
+        held = [self._folder / MANIFEST, *(self._folder / part / MANIFEST for part in PART_FOLDERS)]
+        self._manifests = [path for path in held if path.exists()]
+        self._seen = self._stamps()  # before it is opened: what changes meanwhile is seen
+        self._inner = inner = open_index()
+        self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
+        self._lock = threading.Lock()
+        self._num_calls: Counter[Retriever] = Counter()
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="search-reopening", daemon=True).start()
+
+    async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
+        with self._lock:
+            inner = self._inner
+            self._num_calls[inner] += 1
+        try:
+            return await inner.search_many(queries, k)
+        finally:
+            with self._lock:
+                self._num_calls[inner] -= 1
+                is_last = inner is not self._inner and not self._num_calls[inner]
+            if is_last:
+                await inner.aclose()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(CHECK_S):
+            stamps = self._stamps()
+            if stamps and stamps != self._seen:  # none: a build is between its two renames
+                self._seen = stamps
+                self._reopen()
+
+    def _reopen(self) -> None:
+        try:
+            fresh = self._open_index()
+        except Exception as error:  # whatever is wrong with it, the old one still answers
+            _log.warning(
+                "'%s' has changed and cannot be opened; the index before it answers on: %s", self._folder, error
+            )
+            return
+        with self._lock:
+            old, self._inner = self._inner, fresh
+            is_unused = not self._num_calls[old]
+        self._on_change()
+        _log.info("'%s' was built again: the new index answers", self._folder)
+        if is_unused:
+            asyncio.run(old.aclose())
+        if self._closed.is_set():
+            asyncio.run(fresh.aclose())
+
+    def _stamps(self) -> _Stamps:
+        """What is new of each manifest when an index is; of a hybrid one there are two."""
+        try:
+            found = [path.stat() for path in self._manifests]
+        except OSError:
+            return []
+        return [(one.st_mtime_ns, one.st_ino) for one in found]
+
+    async def check(self) -> None:
+        await self._inner.check()
+
+    def describe(self) -> dict[str, Any]:
+        return self._inner.describe()
+
+    async def aclose(self) -> None:
+        self._closed.set()
+        await self._inner.aclose()
