@@ -7,10 +7,11 @@ like any other: wrong, and counted as a failure. What the numbers mean is in `me
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from parallelsearch.evaluation.folder import RunFolder, RunStoppedError
 from parallelsearch.evaluation.manifest import Manifest, describe_machine, hash_text, now, plain
 from parallelsearch.evaluation.metrics import Row, row_of, subsets_of, summarise
 from parallelsearch.limits import Limits, Prices
+from parallelsearch.own_code import UNREADABLE
 from parallelsearch.policy.base import Policy, Sampling
 from parallelsearch.retrieval.metadata import METADATA_SHA256
 from parallelsearch.rollouts import MAX_CONCURRENT, rollout_each
@@ -31,6 +33,7 @@ from parallelsearch.trajectory import Question, Trajectory
 
 _SOME_QUESTION = "the question"
 """Stands for the question in the prompt that the manifest keeps."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +95,9 @@ async def run_questions(
     settings = settings or EvaluationSettings()
     asked = as_set(questions)
     dialect = open_dialect(settings.dialect or policy.dialect, settings.prompt_template)
+    setup = plain(describe_setup(asked, policy, search, settings, dialect, answer_with))
     manifest = Manifest(
-        setup=plain(describe_setup(asked, policy, search, settings, dialect, answer_with)),
+        setup=setup,
         environment=plain(
             {
                 **describe_machine(),
@@ -101,7 +105,7 @@ async def run_questions(
                 "first_prompt": _as_shown(policy, dialect, asked.questions[0].question),
             }
         ),
-        warnings=list(asked.warnings),
+        warnings=[*asked.warnings, *_unreadable(setup)],
         created=now(),
     )
     await search.check()
@@ -118,7 +122,24 @@ async def run_questions(
         summary["wall_s"] = time.perf_counter() - start_s
         summary["num_done_now"] = run.num_done_now
         folder.finish(run.rows, summary)
+    if goes_on and not run.num_done_now:
+        _log.warning("nothing was asked: the run in '%s' was finished. For another one choose another folder", out_dir)
     return summary
+
+
+def _unreadable(setup: Any) -> Iterator[str]:
+    """What a change of cannot be seen: code of the caller's own that has neither source nor a description."""
+    if isinstance(setup, dict):
+        if setup.get("code_sha256") == UNREADABLE:
+            yield (
+                f"the code of '{setup['kind']}' cannot be read, so that a changed one is taken for the same. Give it a "
+                "describe() that says which one it is, for example {'kind': 'mine', 'version': 2}"
+            )
+        for value in setup.values():
+            yield from _unreadable(value)
+    elif isinstance(setup, list):
+        for value in setup:
+            yield from _unreadable(value)
 
 
 def summary_of(rows: Sequence[Row], manifest: Manifest, num_resamples: int = 1000, seed: int = 0) -> dict[str, Any]:

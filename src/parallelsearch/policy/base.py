@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from parallelsearch.dialect import Part, Tool
 from parallelsearch.errors import UsageError, is_number
+from parallelsearch.own_code import described
 from parallelsearch.trajectory import Author, Call, Segment
 
 Finish = Literal["stop", "eos", "length"]
@@ -147,8 +148,9 @@ class Policy(ABC):
         yield key
 
     def describe(self) -> dict[str, Any]:
-        """What a manifest needs to tell this policy from another. No secrets."""
-        return {"kind": self.name}
+        """What a manifest needs to tell this policy from another. No secrets. Here the name and a hash of the code, which
+        does not show what it was made with."""
+        return described(self.name, type(self))
 
     @property
     def title(self) -> str:
