@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from parallelsearch import grammar
-from parallelsearch.answers import exact_match
+from parallelsearch.answers import each, exact_match
 from parallelsearch.errors import DataError
 from parallelsearch.files import read_jsonl, to_json, write_lines
 from parallelsearch.limits import goes_in_circles
@@ -85,7 +85,7 @@ class Question:
     def __post_init__(self) -> None:
         # Half a surrogate pair, from a command line or a JSON escape, could be written and never be read back.
         self.question, self.id = whole(self.question), whole(self.id)
-        self.golden_answers = [whole(answer) for answer in self.golden_answers]
+        self.golden_answers = [whole(answer) for answer in each(self.golden_answers)]
 
     @property
     def is_empty(self) -> bool:
