@@ -471,6 +471,11 @@ def test_eval_compare_and_report(tmp_path, here):
     other = here("eval", "--data", "demo", "--limit", "30", "--k", "1", "--out", "three", cwd=tmp_path)
     assert other.returncode == 0, other.stderr
     fails(here("compare", "one", "three", cwd=tmp_path), 2, "k")
+    for between in ([], ["--"]):
+        allowed = here("compare", "one", *between, "three", "--allow", "search", cwd=tmp_path)
+        assert "note: allowed to differ, one against three: search.k: 3 against 1" in allowed.stderr
+    again = run("eval", "--data", "demo", "--limit", "30", "--out", "one", cwd=tmp_path)
+    assert "nothing was asked: the run in 'one' was finished" in again.stderr
 
 
 def test_a_port_in_use_is_said(tmp_path):

@@ -22,7 +22,7 @@ import pytest
 import parallelsearch
 from parallelsearch import grammar
 from parallelsearch.errors import DataError, PolicyError, UsageError
-from parallelsearch.evaluation import compare, evaluate_answers
+from parallelsearch.evaluation import compare, compare_groups, evaluate_answers
 from parallelsearch.evaluation.folder import RunFolder, RunStoppedError, read_rows, read_summary, short_names
 from parallelsearch.evaluation.report import notes_of
 from parallelsearch.evaluation.run import EvaluationSettings, Progress, run_answers, run_questions
@@ -528,8 +528,33 @@ async def test_unlike_runs_are_refused_until_it_is_said_what_may_differ(tmp_path
     assert "sampling.temperature: 0.0 against 1.0" in str(caught.value)
     comparison = compare([a, b], allow=["search", "sampling"], num_resamples=50)
     assert {one.key for one in comparison.differences["b"]} == {"policy.kind", "sampling.temperature", "search.k"}
+    assert [one for one in comparison.warnings if one.startswith("allowed")] == [
+        "allowed to differ, a against b: sampling.temperature: 0.0 against 1.0",
+        "allowed to differ, a against b: search.k: 3 against 5",
+    ]
     with pytest.raises(UsageError, match="no part of a set-up"):
         compare([a, b], allow=["serach"])
+
+
+async def test_seeds_differ_by_their_seed_and_what_else_was_allowed_is_told(tmp_path: Path) -> None:
+    asked = questions(6)
+    warm, cold = Sampling(temperature=0.7), Sampling(temperature=0.0)
+    runs = {
+        f"{arm}{seed}": await make(tmp_path / f"{arm}{seed}", asked, seed=seed, sampling=cold if arm == "z" else warm)
+        for arm in "acz"
+        for seed in (1, 2)
+    }
+    like = compare_groups([[runs["a1"], runs["a2"]], [runs["c1"], runs["c2"]]], num_resamples=20)
+    assert not any("allowed" in warning for warning in like.warnings)
+    assert "sampling.seed: 1 against 2" in like.to_dict()["differences"]["c2"]
+    with pytest.raises(UsageError, match=r"sampling\.seed: 1 against 2"):
+        compare([runs["a1"], runs["a2"]])  # single runs are no seeds of each other
+    groups = [[runs["a1"], runs["a2"]], [runs["z1"], runs["z2"]]]
+    with pytest.raises(UsageError, match=r"z1: sampling\.temperature: 0\.7 against 0\.0") as caught:
+        compare_groups(groups)
+    assert "seed" not in str(caught.value)
+    found = compare_groups(groups, allow=["sampling"], num_resamples=20)
+    assert "allowed to differ, a1 against z1, z2: sampling.temperature: 0.7 against 0.0" in found.warnings
 
 
 async def test_runs_over_other_questions_share_only_what_they_share(tmp_path: Path) -> None:
