@@ -462,7 +462,7 @@ def test_eval_compare_and_report(tmp_path, here):
     pairs = here("compare", "one", "two", cwd=tmp_path, env={"COLUMNS": "80"})
     for shown, whole in (
         (seeds.stdout, ["difference of: two - one", "1.000 (1: 1.000 to 1.000)"]),
-        (pairs.stdout, ["1.000 [1.000, 1.000]"]),
+        (pairs.stdout, ["1.000 [0.886, 1.000]"]),
     ):
         assert max(map(len, shown.splitlines())) <= 80
         assert "…" not in shown
