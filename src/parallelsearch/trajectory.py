@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from parallelsearch import grammar
 from parallelsearch.answers import each, exact_match
-from parallelsearch.errors import DataError
+from parallelsearch.errors import DataError, UsageError
 from parallelsearch.files import read_jsonl, to_json, write_lines
 from parallelsearch.limits import goes_in_circles
 from parallelsearch.retrieval.base import Hit
@@ -86,6 +86,8 @@ class Question:
         # Half a surrogate pair, from a command line or a JSON escape, could be written and never be read back.
         self.question, self.id = whole(self.question), whole(self.id)
         self.golden_answers = [whole(answer) for answer in each(self.golden_answers)]
+        if self.kind is not None and self.kind not in KINDS:
+            raise UsageError(f"kind is one of {', '.join(KINDS)}, or None, not {self.kind!r}")
 
     @property
     def is_empty(self) -> bool:

@@ -141,7 +141,8 @@ def test_score_and_view(monet, here):
         "format": 0.08,
         "total": 1.4,
     }
-    assert "gated" in here("score", str(monet), "--reward", "gated").stdout
+    assert json.loads(here("score", str(monet), "--json").stdout) == json.loads(result.stdout)  # the default
+    assert "gated" in here("score", str(monet)).stdout
     assert "right" in here("view", str(monet)).stdout
     fails(here("view", str(monet), "--wrong"), 1, "none of the 1")
 
@@ -319,7 +320,8 @@ def test_questions_without_answers_are_noticed_before_they_are_asked(here, tmp_p
 
 def test_weights_are_for_presets_that_have_them(here, monet):
     told = "the preset 'gated' has no weights; those that have are paper and reference"
-    fails(here("score", str(monet), "--reward", "gated", "--lambda-d", "9"), 2, told)
+    fails(here("score", str(monet), "--lambda-d", "9"), 2, told)
+    assert here("score", str(monet), "--reward", "paper", "--lambda-d", "9").returncode == 0
     recipe = str(Path(__file__).parents[2] / "recipes" / "cpu-smoke.toml")
     fails(here("train", recipe, "reward.preset=gated", "reward.search_count=0.9"), 2, "search_count: " + told)
 
