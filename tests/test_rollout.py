@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+import parallelsearch as ps
 from parallelsearch import grammar, open_policy, open_search
 from parallelsearch.data.questions import demo_questions
 from parallelsearch.errors import PolicyError, SearchError, UsageError
@@ -455,3 +456,29 @@ async def test_the_demo_goes_by_the_prompt_as_a_model_would():
     assert [len(turn.queries) for turn in at_once.rounds] == [2]
     assert [len(turn.queries) for turn in one_at_a_time.rounds] == [1, 1]
     assert at_once.answer == one_at_a_time.answer
+
+
+# ---- what is no policy and no search ---------------------------------------------------------------------------------
+
+ASKED = "Who is older, Claude Monet or Camille Pissarro?"
+CALLS = {
+    "rollout": lambda policy, search: ps.rollout(ASKED, policy, search),
+    "rollout_many": lambda policy, search: ps.rollout_many([ASKED], policy, search),
+    "retrieve": lambda policy, search: ps.retrieve(ASKED, policy, search),
+    "split": lambda policy, search: ps.split(ASKED, policy),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_an_address_or_another_object_is_refused_with_what_to_write(name):
+    call = CALLS[name]
+    with pytest.raises(UsageError, match=r"takes a Policy, not an address: write open_policy\('demo'\)"):
+        await call("demo", "demo")
+    with pytest.raises(UsageError, match=r"a policy is a Policy, such as open_policy\('auto'\), not function"):
+        await call(lambda prompt: "x", "demo")
+    if name != "split":
+        with pytest.raises(UsageError, match=r"takes a Search, not an address: write open_search\('demo'\)"):
+            await call(open_policy("demo"), "demo")
+        with pytest.raises(UsageError, match=r"a search is a Search, not function; .*Search\(backend\)"):
+            await call(open_policy("demo"), lambda query: [])
+    assert f"await {name}(" in (getattr(ps, name).__doc__ or "").splitlines()[0]

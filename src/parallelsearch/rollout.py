@@ -28,11 +28,11 @@ from parallelsearch.errors import NoToolsError, ParallelSearchError, PolicyError
 from parallelsearch.grammar import ParsedTurn
 from parallelsearch.limits import MIN_TURN_TOKENS, Limits
 from parallelsearch.observation import Observation
-from parallelsearch.policy.base import Generation, Message, OnCall, Policy, Sampling
+from parallelsearch.policy.base import Generation, Message, OnCall, Policy, Sampling, check_policy
 from parallelsearch.reading import STOP as READING_STOP
 from parallelsearch.reading import answer_in, reading_prompt
 from parallelsearch.retrieval.base import DegradedHits, Hit
-from parallelsearch.search import Found, Search
+from parallelsearch.search import Found, Search, check_search
 from parallelsearch.trajectory import (
     TOO_COSTLY,
     Author,
@@ -109,7 +109,8 @@ async def rollout(
     until: Until = "answer",
     answer_with: Policy | None = None,
 ) -> Trajectory:
-    """Answer one question. Raises only for wrong use (an empty question); everything else is in the trajectory.
+    """Answer one question: `await rollout(...)`. Raises only for wrong use (an empty question); everything else is in the
+    trajectory.
 
     `dialect` is how the model talks; left out, it is the one the policy was trained on, or else the package's own.
     `context` goes before the question in the prompt; `k` overrides the search's number of hits; with `fresh` nothing comes
@@ -126,6 +127,8 @@ async def rollout(
             "the question is empty, there is no word in it; type one, for example: "
             "Who is older, Claude Monet or Camille Pissarro?"
         )
+    check_policy(policy)
+    check_search(search)
     talk = open_dialect(dialect if dialect is not None else policy.dialect)
     if talk.tools and not policy.takes_tools:
         raise UsageError(

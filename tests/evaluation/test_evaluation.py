@@ -651,3 +651,15 @@ def test_evaluate_answers_gives_a_report(tmp_path):
     evaluate_answers(questions(3), path, tmp_path / "run")
     assert (tmp_path / "run" / "report.html").exists()
     assert (tmp_path / "run" / "viewer.html").exists()
+
+
+async def test_what_is_no_policy_is_refused_as_an_agent_refuses_it(tmp_path: Path) -> None:
+    def answer(prompt: str) -> str:
+        return "x"
+
+    message = "a policy is an address, such as 'auto', or a Policy, not function"
+    with pytest.raises(UsageError, match=message):
+        await parallelsearch.evaluate(questions(1), answer, "demo", tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=message):
+        parallelsearch.Agent(policy=answer)  # type: ignore[arg-type]
+    assert "await evaluate(" in (parallelsearch.evaluate.__doc__ or "").splitlines()[0]

@@ -90,8 +90,8 @@ async def run_questions(
     *,
     answer_with: Policy | None = None,
 ) -> dict[str, Any]:
-    """Run the set, or go on with it, and return its summary, which `out_dir` then holds as `summary.json`. `answer_with` is
-    another model that reads what the policy found and answers."""
+    """Run the set, or go on with it: `await run_questions(...)`. Returns the summary, which `out_dir` then holds as
+    `summary.json`. `answer_with` is another model that reads what the policy found and answers."""
     settings = settings or EvaluationSettings()
     asked = as_set(questions)
     dialect = open_dialect(settings.dialect or policy.dialect, settings.prompt_template)
