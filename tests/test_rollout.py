@@ -1,5 +1,7 @@
 import asyncio
+import re
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +10,7 @@ from parallelsearch import grammar, open_policy, open_search
 from parallelsearch.data.questions import demo_questions
 from parallelsearch.errors import PolicyError, SearchError, UsageError
 from parallelsearch.grammar import render_turn
-from parallelsearch.limits import Limits
+from parallelsearch.limits import Limits, Prices
 from parallelsearch.policy.base import Generation, Policy
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Hit, Passage
@@ -173,7 +175,21 @@ async def test_why_there_is_no_answer_names_the_limit(echo):
     silent = await rollout(Q, script(*["well"] * 5, "<think> hm"), Search(echo()))
     assert "none of 6 turns searched or answered" in silent.why_no_answer
     poor = await rollout(Q, script(*turns), Search(echo()), Limits(max_billed_tokens=100))
-    assert poor.why_no_answer == "max_billed_tokens=100 or max_tokens=6000 left no room to go on"
+    assert re.fullmatch(
+        r"max_billed_tokens=100 left no room to go on: one more call could bring it to \d{3,4} tokens",
+        poor.why_no_answer,
+    )
+    cheap = Limits(max_cost=0.00001, prices=Prices(1, 2))
+    costly = await rollout(Q, script(*turns), Search(echo()), cheap)
+    found = re.fullmatch(
+        r"max_cost=1e-05 left no room to go on: one more call could bring it to ([\d.]+)", costly.why_no_answer
+    )
+    enough = replace(cheap, max_cost=1.01 * float(found[1]))  # what the message says is enough, for a call
+    assert (await rollout(Q, script(*turns), Search(echo()), enough)).num_llm_calls == 1
+    full = await rollout(Q, script(*turns), Search(echo()), replace(cheap, max_cost=1.0, max_tokens=150))
+    assert full.why_no_answer == "max_tokens=150 left no room to go on"
+    done = await rollout(Q, script(render_turn("t", answer="x")), Search(echo()), enough)
+    assert (done.answer, done.no_room) == ("x", None)
     assert Trajectory("q?", stop="max_tokens").why_no_answer == "max_tokens left no room to go on"
 
 

@@ -226,7 +226,7 @@ class _Run:
             is_told = must_answer is not None or last_word is None
             if number == max_turns:
                 must_answer = must_answer or "max_turns"
-            if self.room() < MIN_TURN_TOKENS or self.would_pass(1):
+            if self.room() < MIN_TURN_TOKENS or self.would_pass("one more call"):
                 self.trajectory.stop = "max_tokens" if number <= max_turns else "max_turns"
                 return
             turn = await self.generate(
@@ -261,7 +261,7 @@ class _Run:
                 self.emit("notice", number, text)
             if must_answer is None and self.time_left() == 0:
                 must_answer = "timeout"
-            if must_answer is None and self.would_pass(2):
+            if must_answer is None and self.would_pass("another round", num_calls=2):
                 must_answer = "max_tokens"
         self.trajectory.stop = must_answer or "max_turns"
 
@@ -436,7 +436,7 @@ class _Run:
             self.trajectory.question, hits, self.context, room, reader.count_tokens, reader.special_tokens
         )
         num_read = reader.count_tokens(asked)
-        if self.is_too_much(self.num_read + num_read, self.num_written + self.limits.max_tokens_per_turn):
+        if self.passed(self.num_read + num_read, self.num_written + self.limits.max_tokens_per_turn) is not None:
             raise PolicyError(TOO_COSTLY)
         is_heard = reader.streams and self.on_event is not None
         self.trajectory.num_llm_calls += 1
@@ -619,8 +619,9 @@ class _Run:
     def room(self) -> int:
         return self.max_tokens - self.num_tokens
 
-    def would_pass(self, num_calls: int) -> bool:
-        """Whether so many more calls, each as long as a turn may be, would pass what may be billed."""
+    def would_pass(self, what: str, num_calls: int = 1) -> bool:
+        """Whether so many more calls, each as long as a turn may be, would pass what may be billed; the record then says what
+        they would come to."""
         limits = self.limits
         if limits.max_billed_tokens is None and limits.max_cost is None:
             return False
@@ -629,16 +630,22 @@ class _Run:
         for _ in range(num_calls):
             read, written = read + context, written + limits.max_tokens_per_turn
             context += limits.max_tokens_per_turn + num_results
-        return self.is_too_much(read, written)
+        passed = self.passed(read, written)
+        if passed is not None:
+            limit, total = passed
+            self.trajectory.no_room = f"{limit} left no room to go on: {what} could bring it to {total}"
+        return passed is not None
 
-    def is_too_much(self, read: int, written: int) -> bool:
-        """Whether so many tokens, over all calls of a question, would pass what may be billed."""
+    def passed(self, read: int, written: int) -> tuple[str, str] | None:
+        """The limit that so many tokens, over all calls of a question, would pass, and what they come to in its measure."""
         limits = self.limits
         if limits.max_billed_tokens is not None and read + written > limits.max_billed_tokens:
-            return True
+            return f"max_billed_tokens={limits.max_billed_tokens}", f"{read + written} tokens"
         num_queries = sum(len(turn.queries) for turn in self.trajectory.turns)
         cost = 0.0 if limits.prices is None else limits.prices.cost(read, written, num_queries)
-        return limits.max_cost is not None and cost > limits.max_cost
+        if limits.max_cost is not None and cost > limits.max_cost:
+            return f"max_cost={limits.max_cost:g}", f"{cost:.3g}"
+        return None
 
     def now(self) -> float:
         return time.perf_counter() - self.start_s
@@ -678,6 +685,12 @@ class _Run:
         trajectory.num_searches = len(trajectory.rounds)
         trajectory.num_subqueries = sum(len(turn.queries) for turn in trajectory.turns)
         trajectory.elapsed_s = self.now()
+        if trajectory.stop != "max_tokens":  # it was told to answer for want of room, and did
+            trajectory.no_room = None
+        elif trajectory.no_room is None:
+            is_context = self.max_tokens < self.limits.max_tokens
+            limit = f"the context of {self.max_tokens} tokens" if is_context else f"max_tokens={self.max_tokens}"
+            trajectory.no_room = f"{limit} left no room to go on"
         return trajectory
 
 

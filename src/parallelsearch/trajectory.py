@@ -256,6 +256,8 @@ class Trajectory:
     answer: str | None = None
     stop: Stop | None = None
     error: str | None = None
+    no_room: str | None = None
+    """Where it ended for its tokens or its cost: which limit that was, and what going on would have taken."""
     num_llm_calls: int = 0
     num_searches: int = 0
     num_subqueries: int = 0
@@ -355,7 +357,8 @@ class Trajectory:
             return "the model asked again for what it had asked before, and gave none when it was told to"
         reasons = {
             "max_turns": f"max_turns={max_turns} rounds of search did not lead to one",
-            "max_tokens": f"{_all_set(limits, 'max_cost', 'max_billed_tokens', 'max_tokens')} left no room to go on",
+            "max_tokens": self.no_room
+            or f"{_all_set(limits, 'max_cost', 'max_billed_tokens', 'max_tokens')} left no room to go on",
             "timeout": f"timeout_s={limits.get('timeout_s')} was over",
         }
         return reasons.get(self.stop or "", "it is unfinished")
@@ -445,6 +448,7 @@ class Trajectory:
 
 
 def _all_set(limits: Mapping[str, Any], *names: str) -> str:
+    """For records that do not say which of them it was."""
     return " or ".join(f"{name}={limits[name]}" for name in names if limits.get(name) is not None) or names[-1]
 
 

@@ -26,6 +26,7 @@ from parallelsearch.evaluation import compare, compare_groups, evaluate_answers
 from parallelsearch.evaluation.folder import RunFolder, RunStoppedError, read_rows, read_summary, short_names
 from parallelsearch.evaluation.report import notes_of
 from parallelsearch.evaluation.run import EvaluationSettings, Progress, run_answers, run_questions
+from parallelsearch.evaluation.tables import paired_table
 from parallelsearch.limits import Limits, Prices
 from parallelsearch.policy.base import Generation, OnText, Sampling
 from parallelsearch.policy.scripted import ScriptedPolicy
@@ -503,6 +504,8 @@ async def test_two_policies_on_the_same_questions(tmp_path: Path) -> None:
     assert test.result.difference == pytest.approx(0.375)
     assert (test.result.num_only_a, test.result.num_only_b) == (0, 15)
     assert test.result.p_mcnemar == pytest.approx(2 * 0.5**15)
+    shown = next(row for row in paired_table(comparison).rows if row[:2] == ["made", "em"])
+    assert shown[7] == "<0.0001"  # it is not 0
     assert test.p_holm >= test.result.p_value
     assert [one.key for one in comparison.differences["b"]] == ["policy.kind"]
     assert comparison.num_shared == 40

@@ -19,7 +19,7 @@ from parallelsearch.data.questions import read_records
 from parallelsearch.data.sets import QuestionSet
 from parallelsearch.dialect import Dialect
 from parallelsearch.dialects import open_dialect
-from parallelsearch.errors import DataError, UsageError, check_whole
+from parallelsearch.errors import DataError, UsageError, check_whole, stopped
 from parallelsearch.evaluation.folder import RunFolder, RunStoppedError
 from parallelsearch.evaluation.manifest import Manifest, describe_machine, hash_text, now, plain
 from parallelsearch.evaluation.metrics import Row, row_of, subsets_of, summarise
@@ -290,13 +290,13 @@ class _Run:
             return
         if self.num_failed == len(self.rows):
             raise RunStoppedError(
-                f"the policy failed on every question, on {self.num_failed}, last with: {self.rows[-1].error}. Repair it and "
-                "go on with --retry-failures (in Python: retry_failures)"
+                f"the policy failed on every question, on {self.num_failed}, last with: {stopped(self.rows[-1].error)} "
+                "Repair it and go on with --retry-failures (in Python: retry_failures)"
             )
         if self.num_unread and not self.num_read:
             raise RunStoppedError(
                 f"{self._named_reader()} failed on every question that it was asked, on {self.num_unread}, last with: "
-                f"{self.reader_error}. Repair it and go on with --retry-failures (in Python: retry_failures)"
+                f"{stopped(self.reader_error)} Repair it and go on with --retry-failures (in Python: retry_failures)"
             )
 
     def _count(self, row: Row) -> None:
@@ -322,7 +322,7 @@ class _Run:
         limit = self.settings.max_failures_in_a_row
         if limit is not None and self.num_failed_in_a_row >= limit:
             raise RunStoppedError(
-                f"the policy failed on {self.num_failed_in_a_row} questions in a row, last with: {row.error}. "
+                f"the policy failed on {self.num_failed_in_a_row} questions in a row, last with: {stopped(row.error)} "
                 f"{len(self.rows) - self.num_failed} questions were done before; repair the policy and go on with "
                 "--retry-failures (in Python: retry_failures)"
             )
@@ -332,7 +332,7 @@ class _Run:
         if limit is not None and self.num_unread_in_a_row >= limit:
             raise RunStoppedError(
                 f"{self._named_reader()} failed on {self.num_unread_in_a_row} questions in a row, last with: "
-                f"{self.reader_error}. It answered {self.num_read} questions before; repair it and go on with "
+                f"{stopped(self.reader_error)} It answered {self.num_read} questions before; repair it and go on with "
                 "--retry-failures (in Python: retry_failures)"
             )
 
