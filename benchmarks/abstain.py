@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from parallelsearch.addresses import open_policy
 from parallelsearch.answers import normalise
 from parallelsearch.data import demo
 from parallelsearch.data.questions import demo_questions, read_questions
+from parallelsearch.evaluation.statistics import wilson
 from parallelsearch.grounding import abstention_of
 from parallelsearch.limits import Limits
 from parallelsearch.policy.base import Policy
@@ -73,14 +73,6 @@ async def ask_all(policy: Policy, questions: Sequence[Question], corpus: str) ->
     done = await asyncio.gather(*(one(question) for question in questions))
     await whole.aclose()
     return list(done)
-
-
-def wilson(part: int, whole: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's interval of a share: sound near 0 and 1, where a share of few questions lies."""
-    rate, spread = part / whole, z * z / whole
-    middle = (rate + spread / 2) / (1 + spread)
-    half = z * math.sqrt(rate * (1 - rate) / whole + spread / (4 * whole)) / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def share(part: int, whole: int) -> str:

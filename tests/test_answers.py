@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallelsearch.answers import exact_match, f1, normalise, substring_match
+from parallelsearch.trajectory import Question
 
 
 @pytest.mark.parametrize(
@@ -57,3 +58,11 @@ def test_substring_match_respects_words():
     assert not substring_match("Monetary", ["Monet"])
     assert not substring_match("x", ["the"])
     assert not substring_match(None, ["x"])
+
+
+def test_a_string_is_one_golden_answer():
+    assert exact_match("Paris", "Paris")
+    assert f1("Paris, France", "Paris") == pytest.approx(2 / 3)
+    assert substring_match("It is Paris.", "Paris")
+    assert not any((exact_match("P", "Paris"), f1("P", "Paris"), substring_match("the P is", "Paris")))
+    assert Question("Where?", "Paris").golden_answers == ["Paris"]

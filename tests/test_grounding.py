@@ -375,3 +375,9 @@ def test_a_search_that_failed_says_nothing_about_the_corpus():
     assert half.why_no_answer == "no passage about this was found"
     silent = take_back(Trajectory("Who?", turns=[Turn()], answer="A", stop="answer"))
     assert sentence_of(silent) == "Not found in the corpus: the model did not search for anything."
+
+
+def test_a_reason_that_ends_in_a_question_mark_gets_no_full_stop():
+    idle = Trajectory("Who?", turns=[Turn(text="well", finish="stop")], stop="max_turns", dialect="tools")
+    sentence = sentence_of(take_back(idle))
+    assert sentence.endswith("does the model follow this dialect (tools)?"), sentence

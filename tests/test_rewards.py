@@ -9,7 +9,8 @@ from parallelsearch.errors import UsageError
 from parallelsearch.grammar import render_turn
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.rewards import COMPONENTS, PARTS, PRESETS, Weights, facts, reward
-from parallelsearch.trajectory import KINDS, NEEDS, Query, QuestionPart, Segment, Trajectory, derive_turns
+from parallelsearch.training.recipe import RewardSettings
+from parallelsearch.trajectory import KINDS, NEEDS, Query, Question, QuestionPart, Segment, Trajectory, derive_turns
 
 # Computed once with the released reward function on made trajectories (valid format, lambda_d .15, alpha 3, lambda_s .35,
 # lambda_f .1): kind, first search split, right, then the total for n = 0, 1, ... 5 searches.
@@ -398,3 +399,10 @@ def test_label_free_ranks_a_chain_above_a_split_on_sequential_questions(right_ra
     chain = expected([[NAMES[0]], [NAMES[1]]], right_rates[1], (0.92, 0.86))
     once = expected([[NAMES[0]]], right_rates[2], (0.92, 0.0))
     assert chain > max(once, split)
+
+
+def test_the_default_is_that_of_training_and_a_kind_that_there_is_not_is_refused():
+    trajectory = made("parallel", [["a", "b"]])
+    assert reward(trajectory) == reward(trajectory, RewardSettings().preset) != reward(trajectory, "paper")
+    with pytest.raises(UsageError, match=r"kind is one of parallel, sequential, single, mixed, or None, not 'par'"):
+        Question("q", kind="par")

@@ -1,8 +1,11 @@
 import asyncio
+import re
 import time
+from dataclasses import replace
 
 import pytest
 
+import parallelsearch as ps
 from parallelsearch import grammar, open_policy, open_search
 from parallelsearch.data.questions import demo_questions
 from parallelsearch.errors import PolicyError, SearchError, UsageError
@@ -172,7 +175,21 @@ async def test_why_there_is_no_answer_names_the_limit(echo):
     silent = await rollout(Q, script(*["well"] * 5, "<think> hm"), Search(echo()))
     assert "none of 6 turns searched or answered" in silent.why_no_answer
     poor = await rollout(Q, script(*turns), Search(echo()), Limits(max_billed_tokens=100))
-    assert poor.why_no_answer == "max_billed_tokens=100 or max_tokens=6000 left no room to go on"
+    assert re.fullmatch(
+        r"max_billed_tokens=100 left no room to go on: one more call could bring it to \d{3,4} tokens",
+        poor.why_no_answer,
+    )
+    cheap = Limits(max_cost=0.00001, prices=Prices(1, 2))
+    costly = await rollout(Q, script(*turns), Search(echo()), cheap)
+    found = re.fullmatch(
+        r"max_cost=1e-05 left no room to go on: one more call could bring it to ([\d.]+)", costly.why_no_answer
+    )
+    enough = replace(cheap, max_cost=1.01 * float(found[1]))  # what the message says is enough, for a call
+    assert (await rollout(Q, script(*turns), Search(echo()), enough)).num_llm_calls == 1
+    full = await rollout(Q, script(*turns), Search(echo()), replace(cheap, max_cost=1.0, max_tokens=150))
+    assert full.why_no_answer == "max_tokens=150 left no room to go on"
+    done = await rollout(Q, script(render_turn("t", answer="x")), Search(echo()), enough)
+    assert (done.answer, done.no_room) == ("x", None)
     assert Trajectory("q?", stop="max_tokens").why_no_answer == "max_tokens left no room to go on"
 
 
@@ -463,3 +480,29 @@ async def test_the_demo_goes_by_the_prompt_as_a_model_would():
     assert [len(turn.queries) for turn in at_once.rounds] == [2]
     assert [len(turn.queries) for turn in one_at_a_time.rounds] == [1, 1]
     assert at_once.answer == one_at_a_time.answer
+
+
+# ---- what is no policy and no search ---------------------------------------------------------------------------------
+
+ASKED = "Who is older, Claude Monet or Camille Pissarro?"
+CALLS = {
+    "rollout": lambda policy, search: ps.rollout(ASKED, policy, search),
+    "rollout_many": lambda policy, search: ps.rollout_many([ASKED], policy, search),
+    "retrieve": lambda policy, search: ps.retrieve(ASKED, policy, search),
+    "split": lambda policy, search: ps.split(ASKED, policy),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_an_address_or_another_object_is_refused_with_what_to_write(name):
+    call = CALLS[name]
+    with pytest.raises(UsageError, match=r"takes a Policy, not an address: write open_policy\('demo'\)"):
+        await call("demo", "demo")
+    with pytest.raises(UsageError, match=r"a policy is a Policy, such as open_policy\('auto'\), not function"):
+        await call(lambda prompt: "x", "demo")
+    if name != "split":
+        with pytest.raises(UsageError, match=r"takes a Search, not an address: write open_search\('demo'\)"):
+            await call(open_policy("demo"), "demo")
+        with pytest.raises(UsageError, match=r"a search is a Search, not function; .*Search\(backend\)"):
+            await call(open_policy("demo"), lambda query: [])
+    assert f"await {name}(" in (getattr(ps, name).__doc__ or "").splitlines()[0]

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from parallelsearch.dialects import open_dialect as open_dialect
     from parallelsearch.errors import ParallelSearchError as ParallelSearchError
     from parallelsearch.errors import SearchError as SearchError
+    from parallelsearch.errors import UsageError as UsageError
+    from parallelsearch.evaluation import EvaluationSettings as EvaluationSettings
     from parallelsearch.evaluation import compare as compare
+    from parallelsearch.evaluation import compare_groups as compare_groups
     from parallelsearch.evaluation import evaluate as evaluate
     from parallelsearch.grammar import parse_turn as parse_turn
     from parallelsearch.grounding import cite as cite
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from parallelsearch.retrieval import Hit as Hit
     from parallelsearch.retrieval import Passage as Passage
     from parallelsearch.retrieval import Retriever as Retriever
+    from parallelsearch.retrieval import build_index as build_index
     from parallelsearch.retrieving import MergedHit as MergedHit
     from parallelsearch.retrieving import Retrieval as Retrieval
     from parallelsearch.retrieving import Split as Split
@@ -64,13 +68,13 @@ export(
         "data": ("load_questions", "read_questions"),
         "dialect": ("Dialect",),
         "dialects": ("open_dialect",),
-        "errors": ("ParallelSearchError", "SearchError"),
-        "evaluation": ("compare", "evaluate"),
+        "errors": ("ParallelSearchError", "SearchError", "UsageError"),
+        "evaluation": ("EvaluationSettings", "compare", "compare_groups", "evaluate"),
         "grammar": ("parse_turn",),
         "grounding": ("cite", "sources_of"),
         "limits": ("Limits", "Prices"),
         "policy": ("Policy", "Sampling"),
-        "retrieval": ("Hit", "Passage", "Retriever"),
+        "retrieval": ("Hit", "Passage", "Retriever", "build_index"),
         "retrieving": ("MergedHit", "Retrieval", "Split", "SplitRetriever", "retrieve", "split"),
         "rewards": ("Reward", "Weights", "reward"),
         "rollout": ("Event", "rollout"),

@@ -30,7 +30,7 @@ from parallelsearch.errors import UsageError, closed, refuse_unknown
 from parallelsearch.events import EventStream
 from parallelsearch.grounding import sentence_of, take_back
 from parallelsearch.limits import Limits
-from parallelsearch.policy.base import Policy, Sampling
+from parallelsearch.policy.base import Policy, Sampling, check_policy
 from parallelsearch.retrieval.own import Backend
 from parallelsearch.retrieving import DEFAULT_K, Retrieval, Split, retrieve, split
 from parallelsearch.rollout import Event, OnEvent, rollout
@@ -226,8 +226,7 @@ class Agent:
         agents may share it. Addresses are the agent's to close, and so is a backend, which it makes a `Search` of."""
         refuse_unknown(unknown, _AGENT_OPTIONS, "Agent")
         self.policy = open_policy(policy) if isinstance(policy, str) else policy
-        if not isinstance(self.policy, Policy):
-            raise UsageError(f"a policy is an address, such as 'auto', or a Policy, not {type(policy).__name__}")
+        check_policy(self.policy, takes_address=True)
         self.search = search_of(search, k)
         self.limits, self.sampling = limits or Limits(), sampling or Sampling()
         self.reader = open_policy(answer_with) if isinstance(answer_with, str) else answer_with

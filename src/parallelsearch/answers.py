@@ -36,20 +36,25 @@ def normalise(text: str, unicode: bool = True) -> str:
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
-def exact_match(answer: str | None, golden_answers: Iterable[str], unicode: bool = True) -> bool:
+def each(golden_answers: str | Iterable[str]) -> Iterable[str]:
+    """The golden answers one by one: a string is one of them, not its letters."""
+    return (golden_answers,) if isinstance(golden_answers, str) else golden_answers
+
+
+def exact_match(answer: str | None, golden_answers: str | Iterable[str], unicode: bool = True) -> bool:
     """The normalised answer equals one of the golden ones. No answer, or one that normalises to nothing, is wrong
     unless a golden answer normalises to nothing too."""
     if answer is None:
         return False
     found = normalise(answer, unicode)
-    return any(found == normalise(golden, unicode) for golden in golden_answers)
+    return any(found == normalise(golden, unicode) for golden in each(golden_answers))
 
 
-def f1(answer: str | None, golden_answers: Iterable[str]) -> float:
+def f1(answer: str | None, golden_answers: str | Iterable[str]) -> float:
     """Best token overlap with a golden answer. Yes, no and noanswer count only when equal, as is usual."""
     if answer is None:
         return 0.0
-    return max((_f1(normalise(answer), normalise(golden)) for golden in golden_answers), default=0.0)
+    return max((_f1(normalise(answer), normalise(golden)) for golden in each(golden_answers)), default=0.0)
 
 
 def _f1(found: str, golden: str) -> float:
@@ -82,12 +87,12 @@ def says_not_found(answer: str) -> bool:
     return _NOT_FOUND.fullmatch(normalise(answer)) is not None
 
 
-def substring_match(answer: str | None, golden_answers: Iterable[str]) -> bool:
+def substring_match(answer: str | None, golden_answers: str | Iterable[str]) -> bool:
     """A golden answer occurs in the answer, on word boundaries, both normalised."""
     if answer is None:
         return False
     found = f" {normalise(answer)} "
-    return any(bool(golden) and f" {golden} " in found for golden in map(normalise, golden_answers))
+    return any(bool(golden) and f" {golden} " in found for golden in map(normalise, each(golden_answers)))
 
 
 def list_forms(items: Sequence[str]) -> list[str]:

@@ -133,6 +133,12 @@ def check_whole(what: str, value: object, least: int = 1) -> None:
         raise UsageError(f"{what} at least {least}, not {value}")
 
 
+def stopped(text: object) -> str:
+    """The text as a sentence: with a full stop, unless it ends one itself."""
+    said = str(text)
+    return said if said.endswith((".", "?", "!")) else f"{said}."
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`' Did you mean "x"?'` for the nearest known word, else an empty string."""
     match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)

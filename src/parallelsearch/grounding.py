@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from parallelsearch.answers import normalise, says_not_found
 from parallelsearch.data.alternatives import EDGE, compared, listed, names_in, offered, words_of
+from parallelsearch.errors import stopped
 from parallelsearch.grammar import one_line
 from parallelsearch.retrieval.metadata import place_of
 from parallelsearch.retrieval.terms import STOP_WORDS, fold, spaced
@@ -207,7 +208,7 @@ def sentence_of(trajectory: Trajectory) -> str:
     if abstained is None:
         return ""
     if abstained.reason == "no_answer" and trajectory.stop != "answer":
-        return f"{_NO_ANSWER}: {trajectory.why_no_answer}."
+        return f"{_NO_ANSWER}: {stopped(trajectory.why_no_answer)}"
     if abstained.reason == "search_failed":
         errors = [query.error for query in trajectory.queries if query.error]
         return f"{_SEARCH_FAILED}: {errors[0]}" if errors else f"{_SEARCH_FAILED}."

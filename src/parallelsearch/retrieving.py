@@ -25,10 +25,10 @@ from parallelsearch import grammar
 from parallelsearch.dialect import Dialect
 from parallelsearch.errors import SearchError, UsageError, check_whole
 from parallelsearch.limits import Limits
-from parallelsearch.policy.base import Policy
+from parallelsearch.policy.base import Policy, check_policy
 from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever, is_fresh
 from parallelsearch.rollout import rollout
-from parallelsearch.search import Search, check_k
+from parallelsearch.search import Search, check_k, check_search
 from parallelsearch.trajectory import Query, Trajectory
 
 SPLITTING = Limits(timeout_s=120.0)
@@ -210,8 +210,8 @@ def _key(hit: Hit) -> str:
 
 
 async def split(question: str, policy: Policy, **options: Any) -> Split:
-    """The sub-queries of a question: the policy's first turn, which ends where its search does. Nothing is searched.
-    `options` are those of `rollout`."""
+    """The sub-queries of a question: `await split(...)`. The policy's first turn ends where its search does, and nothing is
+    searched. `options` are those of `rollout`."""
     trajectory = await rollout(question, policy, Search(_Nothing()), **options, until="queries")
     queries = [query.text for query in trajectory.queries]
     return Split(queries or [question], trajectory, None if queries else _why_none(trajectory))
@@ -229,7 +229,8 @@ async def retrieve(
     limits: Limits | None = None,
     **options: Any,
 ) -> Retrieval:
-    """The best passages for all parts of a question, at most `k`, with `max_tokens` at most so many tokens of them.
+    """The best passages for all parts of a question: `await retrieve(...)`. At most `k`, with `max_tokens` at most so many
+    tokens of them.
 
     The policy splits, and every sub-query gives at most `depth` hits (as many as `k`, unless given). With `rounds` above one
     the policy reads what was found, as it would to answer (`search.k` hits for each sub-query), and may search again.
@@ -241,6 +242,8 @@ async def retrieve(
         whole_s = (limits or Limits()).timeout_s
         return None if whole_s is None else max(0.0, start_s + whole_s - time.perf_counter())
 
+    check_policy(policy)
+    check_search(search)
     check_whole("rounds is how often the policy may search:", rounds)
     if depth is not None:
         check_whole("depth is how many hits each sub-query is asked for:", depth)

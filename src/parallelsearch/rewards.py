@@ -305,6 +305,8 @@ _NEEDS_KIND: dict[str, Callable[[Facts, Weights], Reward]] = {
 }
 _PRESETS: dict[str, Callable[[Facts, Weights], Reward]] = {**_NEEDS_KIND, "label-free": _label_free}
 PRESETS: tuple[str, ...] = tuple(_PRESETS)
+DEFAULT_PRESET = "gated"
+"""In training, in `score` and here: it never pays more for a wrong answer than for a right one."""
 WEIGHTED = ("paper", "reference")
 """Those that `Weights` change."""
 
@@ -337,7 +339,7 @@ def _preset(preset: str) -> Callable[[Facts, Weights], Reward]:
     return function
 
 
-def reward(trajectory: Trajectory, preset: str = "paper", weights: Weights | None = None) -> Reward:
+def reward(trajectory: Trajectory, preset: str = DEFAULT_PRESET, weights: Weights | None = None) -> Reward:
     """The reward of one trajectory, by a preset or by a function of the caller's own, `module:function`. A preset that needs
     the question's kind says so when there is none."""
     if weights is not None:

@@ -30,11 +30,11 @@ from parallelsearch.grammar import ParsedTurn
 from parallelsearch.limits import MIN_TURN_TOKENS, Limits
 from parallelsearch.named import place_of
 from parallelsearch.observation import Observation
-from parallelsearch.policy.base import Generation, Message, OnCall, Policy, Sampling
+from parallelsearch.policy.base import Generation, Message, OnCall, Policy, Sampling, check_policy
 from parallelsearch.reading import STOP as READING_STOP
 from parallelsearch.reading import answer_in, reading_prompt
 from parallelsearch.retrieval.base import DegradedHits, Hit
-from parallelsearch.search import Found, Search
+from parallelsearch.search import Found, Search, check_search
 from parallelsearch.trajectory import (
     TOO_COSTLY,
     Author,
@@ -111,7 +111,8 @@ async def rollout(
     until: Until = "answer",
     answer_with: Policy | None = None,
 ) -> Trajectory:
-    """Answer one question. Raises only for wrong use (an empty question); everything else is in the trajectory.
+    """Answer one question: `await rollout(...)`. Raises only for wrong use (an empty question); everything else is in the
+    trajectory.
 
     `dialect` is how the model talks; left out, it is the one the policy was trained on, or else the package's own.
     `context` goes before the question in the prompt; `k` overrides the search's number of hits; with `fresh` nothing comes
@@ -128,6 +129,8 @@ async def rollout(
             "the question is empty, there is no word in it; type one, for example: "
             "Who is older, Claude Monet or Camille Pissarro?"
         )
+    check_policy(policy)
+    check_search(search)
     talk = open_dialect(dialect if dialect is not None else policy.dialect)
     if talk.tools and not policy.takes_tools:
         raise UsageError(
@@ -226,7 +229,7 @@ class _Run:
             is_told = must_answer is not None or last_word is None
             if number == max_turns:
                 must_answer = must_answer or "max_turns"
-            if self.room() < MIN_TURN_TOKENS or self.would_pass(1):
+            if self.room() < MIN_TURN_TOKENS or self.would_pass("one more call"):
                 self.trajectory.stop = "max_tokens" if number <= max_turns else "max_turns"
                 return
             turn = await self.generate(
@@ -261,7 +264,7 @@ class _Run:
                 self.emit("notice", number, text)
             if must_answer is None and self.time_left() == 0:
                 must_answer = "timeout"
-            if must_answer is None and self.would_pass(2):
+            if must_answer is None and self.would_pass("another round", num_calls=2):
                 must_answer = "max_tokens"
         self.trajectory.stop = must_answer or "max_turns"
 
@@ -441,7 +444,7 @@ class _Run:
     async def read_with(self, reader: Policy, hits: Sequence[Hit], record: Reading, session: str, number: int) -> None:
         asked = self.reading_prompt(reader, hits)
         num_read = reader.count_tokens(asked)
-        if self.is_too_much(self.num_read + num_read, self.num_written + self.limits.max_tokens_per_turn):
+        if self.passed(self.num_read + num_read, self.num_written + self.limits.max_tokens_per_turn) is not None:
             raise PolicyError(TOO_COSTLY)
         is_heard = reader.streams and self.on_event is not None
         self.trajectory.num_llm_calls += 1
@@ -630,9 +633,10 @@ class _Run:
     def room(self) -> int:
         return self.max_tokens - self.num_tokens
 
-    def would_pass(self, num_calls: int) -> bool:
-        """Whether so many more calls, each as long as a turn may be, would pass what may be billed. The last of them answers.
-        A reader's call comes on top, unless it would be too much by itself: then the policy's own answer is all there is."""
+    def would_pass(self, what: str, num_calls: int = 1) -> bool:
+        """Whether so many more calls, each as long as a turn may be, would pass what may be billed; the record then says what
+        they would come to. The last of them answers. A reader's call comes on top, unless it would be too much by itself: then
+        the policy's own answer is all there is."""
         limits = self.limits
         if limits.max_billed_tokens is None and limits.max_cost is None:
             return False
@@ -643,19 +647,24 @@ class _Run:
             context += limits.max_tokens_per_turn + num_results
         if self.reader is not None and (hits := self.trajectory.shown_hits):
             reading = self.reader.count_tokens(self.reading_prompt(self.reader, hits))
-            if not self.is_too_much(self.num_read + reading, self.num_written + limits.max_tokens_per_turn):
+            if self.passed(self.num_read + reading, self.num_written + limits.max_tokens_per_turn) is None:
                 read += reading + (num_calls - 1) * num_results
                 written += limits.max_tokens_per_turn
-        return self.is_too_much(read, written)
+        passed = self.passed(read, written)
+        if passed is not None:
+            limit, total = passed
+            self.trajectory.no_room = f"{limit} left no room to go on: {what} could bring it to {total}"
+        return passed is not None
 
-    def is_too_much(self, read: int, written: int) -> bool:
-        """Whether so many tokens, over all calls of a question, would pass what may be billed."""
+    def passed(self, read: int, written: int) -> tuple[str, str] | None:
+        """The limit that so many tokens, over all calls of a question, would pass, and what they come to in its measure."""
         limits = self.limits
         if limits.max_billed_tokens is not None and read + written > limits.max_billed_tokens:
-            return True
+            return f"max_billed_tokens={limits.max_billed_tokens}", f"{read + written} tokens"
         if limits.max_cost is None or limits.prices is None:
-            return False
-        return limits.prices.cost(read, written, self.trajectory.num_uncached) > limits.max_cost
+            return None
+        cost = limits.prices.cost(read, written, self.trajectory.num_uncached)
+        return (f"max_cost={limits.max_cost:g}", f"{cost:.3g}") if cost > limits.max_cost else None
 
     def now(self) -> float:
         return time.perf_counter() - self.start_s
@@ -695,6 +704,12 @@ class _Run:
         trajectory.num_searches = len(trajectory.rounds)
         trajectory.num_subqueries = sum(len(turn.queries) for turn in trajectory.turns)
         trajectory.elapsed_s = self.now()
+        if trajectory.stop != "max_tokens":  # it was told to answer for want of room, and did
+            trajectory.no_room = None
+        elif trajectory.no_room is None:
+            is_context = self.max_tokens < self.limits.max_tokens
+            limit = f"the context of {self.max_tokens} tokens" if is_context else f"max_tokens={self.max_tokens}"
+            trajectory.no_room = f"{limit} left no room to go on"
         return trajectory
 
 

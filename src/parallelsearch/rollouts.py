@@ -10,9 +10,9 @@ from typing import Any, TypeVar, Unpack
 
 from parallelsearch.errors import ParallelSearchError, UsageError, check_whole, refuse_unknown
 from parallelsearch.limits import Limits
-from parallelsearch.policy.base import Policy, Sampling
+from parallelsearch.policy.base import Policy, Sampling, check_policy
 from parallelsearch.rollout import RolloutOptions, rollout
-from parallelsearch.search import Search
+from parallelsearch.search import Search, check_search
 from parallelsearch.trajectory import Question, Trajectory
 
 MAX_CONCURRENT = 64
@@ -33,7 +33,7 @@ async def rollout_many(
     max_concurrent: int = MAX_CONCURRENT,
     **options: Unpack[RolloutOptions],
 ) -> list[Trajectory]:
-    """Answer many questions, at most `max_concurrent` at a time; the order is kept.
+    """Answer many questions, at most `max_concurrent` at a time: `await rollout_many(...)`. The order is kept.
 
     Each gets a seed of its own, or the sampling and the session that a function of its number gives. `options` are those of
     `rollout`. One question on which something breaks, whatever it is, becomes a trajectory that says so: it never costs the
@@ -62,6 +62,8 @@ async def rollout_each(
     refuse_unknown(options, RolloutOptions.__annotations__, "rollout_many")
     if isinstance(questions, str):  # each letter would be one
         raise UsageError("many questions are a list of them; for a single one use ask, or put it into a list")
+    check_policy(policy)  # or every question would say it
+    check_search(search)
     drawn = sampling or Sampling()
 
     async def one(number: int, question: Question | str) -> None:

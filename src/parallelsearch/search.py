@@ -474,3 +474,17 @@ class _Cache:
         text = len(hit.text) if hit.text.isascii() else 3 * len(hit.text)
         beside = 0 if hit.metadata is None else self._PER_HIT + 2 * len(str(hit.metadata))
         return self._PER_HIT + text + len(hit.title) + len(hit.id) + len(hit.url or "") + beside
+
+
+def check_search(search: object) -> None:
+    """Refuse what is no `Search`, and say what to write."""
+    if isinstance(search, Search):
+        return
+    if isinstance(search, str):
+        raise UsageError(
+            f"this takes a Search, not an address: write open_search({search!r}) and close it in the end, or give the "
+            "address to Agent or evaluate, which do both"
+        )
+    raise UsageError(
+        f"a search is a Search, not {type(search).__name__}; of a backend of your own make one: Search(backend)"
+    )

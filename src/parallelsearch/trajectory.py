@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from parallelsearch import grammar
-from parallelsearch.answers import exact_match
-from parallelsearch.errors import DataError
+from parallelsearch.answers import each, exact_match
+from parallelsearch.errors import DataError, UsageError
 from parallelsearch.files import read_jsonl, to_json, write_lines
 from parallelsearch.limits import Prices, goes_in_circles
 from parallelsearch.retrieval.base import Hit
@@ -85,7 +85,9 @@ class Question:
     def __post_init__(self) -> None:
         # Half a surrogate pair, from a command line or a JSON escape, could be written and never be read back.
         self.question, self.id = whole(self.question), whole(self.id)
-        self.golden_answers = [whole(answer) for answer in self.golden_answers]
+        self.golden_answers = [whole(answer) for answer in each(self.golden_answers)]
+        if self.kind is not None and self.kind not in KINDS:
+            raise UsageError(f"kind is one of {', '.join(KINDS)}, or None, not {self.kind!r}")
 
     @property
     def is_empty(self) -> bool:
@@ -260,6 +262,8 @@ class Trajectory:
     answer: str | None = None
     stop: Stop | None = None
     error: str | None = None
+    no_room: str | None = None
+    """Where it ended for its tokens or its cost: which limit that was, and what going on would have taken."""
     num_llm_calls: int = 0
     num_searches: int = 0
     num_subqueries: int = 0
@@ -359,7 +363,8 @@ class Trajectory:
             return "the model asked again for what it had asked before, and gave none when it was told to"
         reasons = {
             "max_turns": f"max_turns={max_turns} rounds of search did not lead to one",
-            "max_tokens": f"{_all_set(limits, 'max_cost', 'max_billed_tokens', 'max_tokens')} left no room to go on",
+            "max_tokens": self.no_room
+            or f"{_all_set(limits, 'max_cost', 'max_billed_tokens', 'max_tokens')} left no room to go on",
             "timeout": f"timeout_s={limits.get('timeout_s')} was over",
         }
         return reasons.get(self.stop or "", "it is unfinished")
@@ -476,6 +481,7 @@ class Trajectory:
 
 
 def _all_set(limits: Mapping[str, Any], *names: str) -> str:
+    """For records that do not say which of them it was."""
     return " or ".join(f"{name}={limits[name]}" for name in names if limits.get(name) is not None) or names[-1]
 
 

@@ -167,7 +167,8 @@ def test_score_and_view(monet, here):
         "format": 0.08,
         "total": 1.4,
     }
-    assert "gated" in here("score", str(monet), "--reward", "gated").stdout
+    assert json.loads(here("score", str(monet), "--json").stdout) == json.loads(result.stdout)  # the default
+    assert "gated" in here("score", str(monet)).stdout
     assert "right" in here("view", str(monet)).stdout
     fails(here("view", str(monet), "--wrong"), 1, "none of the 1")
 
@@ -358,7 +359,8 @@ def test_questions_without_answers_are_noticed_before_they_are_asked(here, tmp_p
 
 def test_weights_are_for_presets_that_have_them(here, monet):
     told = "the preset 'gated' has no weights; those that have are paper and reference"
-    fails(here("score", str(monet), "--reward", "gated", "--lambda-d", "9"), 2, told)
+    fails(here("score", str(monet), "--lambda-d", "9"), 2, told)
+    assert here("score", str(monet), "--reward", "paper", "--lambda-d", "9").returncode == 0
     recipe = str(Path(__file__).parents[2] / "recipes" / "cpu-smoke.toml")
     fails(here("train", recipe, "reward.preset=gated", "reward.search_count=0.9"), 2, "search_count: " + told)
 
@@ -501,7 +503,7 @@ def test_eval_compare_and_report(tmp_path, here):
     pairs = here("compare", "one", "two", cwd=tmp_path, env={"COLUMNS": "80"})
     for shown, whole in (
         (seeds.stdout, ["difference of: two - one", "1.000 (1: 1.000 to 1.000)"]),
-        (pairs.stdout, ["1.000 [1.000, 1.000]"]),
+        (pairs.stdout, ["1.000 [0.886, 1.000]"]),
     ):
         assert max(map(len, shown.splitlines())) <= 80
         assert "…" not in shown
@@ -510,6 +512,11 @@ def test_eval_compare_and_report(tmp_path, here):
     other = here("eval", "--data", "demo", "--limit", "30", "--k", "1", "--out", "three", cwd=tmp_path)
     assert other.returncode == 0, other.stderr
     fails(here("compare", "one", "three", cwd=tmp_path), 2, "k")
+    for between in ([], ["--"]):
+        allowed = here("compare", "one", *between, "three", "--allow", "search", cwd=tmp_path)
+        assert "note: allowed to differ, one against three: search.k: 3 against 1" in allowed.stderr
+    again = run("eval", "--data", "demo", "--limit", "30", "--out", "one", cwd=tmp_path)
+    assert "nothing was asked: the run in 'one' was finished" in again.stderr
 
 
 def test_a_port_in_use_is_said(tmp_path):

@@ -548,3 +548,10 @@ def test_small_letters_are_the_same_questions() -> None:
     assert datasets._OTHER_NAMES["seven-small"].split(",") == [f"{name}-small" for name in datasets.SEVEN]
     with pytest.raises(UsageError, match=r"there is no data set 'demmo'.*-small for small letters"):
         load_questions("demmo-small")
+
+
+def test_a_set_is_read_like_a_list():
+    found = load_questions("demo", limit=5)
+    assert (len(found), list(found)) == (5, found.questions)
+    assert found[:2] == found.questions[:2]
+    assert found[-1] is found.questions[-1]

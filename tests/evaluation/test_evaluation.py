@@ -22,10 +22,11 @@ import pytest
 import parallelsearch
 from parallelsearch import grammar
 from parallelsearch.errors import DataError, PolicyError, UsageError
-from parallelsearch.evaluation import compare, evaluate_answers
+from parallelsearch.evaluation import compare, compare_groups, evaluate_answers
 from parallelsearch.evaluation.folder import RunFolder, RunStoppedError, read_rows, read_summary, short_names
 from parallelsearch.evaluation.report import notes_of
 from parallelsearch.evaluation.run import EvaluationSettings, Progress, run_answers, run_questions
+from parallelsearch.evaluation.tables import paired_table
 from parallelsearch.limits import Limits, Prices
 from parallelsearch.policy.base import Generation, OnText, Sampling
 from parallelsearch.policy.scripted import ScriptedPolicy
@@ -213,7 +214,7 @@ async def test_every_question_is_a_row_and_the_summary_keeps_its_contract(tmp_pa
     assert values["split_ratio"] == 1.0
     assert values["decomposition_accuracy"] == 1.0
     assert values["cost"] > 0
-    assert values["ci95"]["em"] == [1.0, 1.0]
+    assert values["ci95"]["em"] == pytest.approx([0.839, 1.0], abs=0.001)  # 20 of 20 are not certain
     assert values["elapsed_p50_s"] <= values["elapsed_p95_s"]
     assert (seen[0].num_done, seen[-1].num_done, seen[-1].num_total, seen[-1].em) == (0, 20, 20, 1.0)
     assert read_summary(tmp_path / "run")["subsets"] == json.loads(json.dumps(summary["subsets"]))
@@ -503,6 +504,8 @@ async def test_two_policies_on_the_same_questions(tmp_path: Path) -> None:
     assert test.result.difference == pytest.approx(0.375)
     assert (test.result.num_only_a, test.result.num_only_b) == (0, 15)
     assert test.result.p_mcnemar == pytest.approx(2 * 0.5**15)
+    shown = next(row for row in paired_table(comparison).rows if row[:2] == ["made", "em"])
+    assert shown[7] == "<0.0001"  # it is not 0
     assert test.p_holm >= test.result.p_value
     assert [one.key for one in comparison.differences["b"]] == ["policy.kind"]
     assert comparison.num_shared == 40
@@ -528,8 +531,33 @@ async def test_unlike_runs_are_refused_until_it_is_said_what_may_differ(tmp_path
     assert "sampling.temperature: 0.0 against 1.0" in str(caught.value)
     comparison = compare([a, b], allow=["search", "sampling"], num_resamples=50)
     assert {one.key for one in comparison.differences["b"]} == {"policy.kind", "sampling.temperature", "search.k"}
+    assert [one for one in comparison.warnings if one.startswith("allowed")] == [
+        "allowed to differ, a against b: sampling.temperature: 0.0 against 1.0",
+        "allowed to differ, a against b: search.k: 3 against 5",
+    ]
     with pytest.raises(UsageError, match="no part of a set-up"):
         compare([a, b], allow=["serach"])
+
+
+async def test_seeds_differ_by_their_seed_and_what_else_was_allowed_is_told(tmp_path: Path) -> None:
+    asked = questions(6)
+    warm, cold = Sampling(temperature=0.7), Sampling(temperature=0.0)
+    runs = {
+        f"{arm}{seed}": await make(tmp_path / f"{arm}{seed}", asked, seed=seed, sampling=cold if arm == "z" else warm)
+        for arm in "acz"
+        for seed in (1, 2)
+    }
+    like = compare_groups([[runs["a1"], runs["a2"]], [runs["c1"], runs["c2"]]], num_resamples=20)
+    assert not any("allowed" in warning for warning in like.warnings)
+    assert "sampling.seed: 1 against 2" in like.to_dict()["differences"]["c2"]
+    with pytest.raises(UsageError, match=r"sampling\.seed: 1 against 2"):
+        compare([runs["a1"], runs["a2"]])  # single runs are no seeds of each other
+    groups = [[runs["a1"], runs["a2"]], [runs["z1"], runs["z2"]]]
+    with pytest.raises(UsageError, match=r"z1: sampling\.temperature: 0\.7 against 0\.0") as caught:
+        compare_groups(groups)
+    assert "seed" not in str(caught.value)
+    found = compare_groups(groups, allow=["sampling"], num_resamples=20)
+    assert "allowed to differ, a1 against z1, z2: sampling.temperature: 0.7 against 0.0" in found.warnings
 
 
 async def test_runs_over_other_questions_share_only_what_they_share(tmp_path: Path) -> None:
@@ -626,3 +654,15 @@ def test_evaluate_answers_gives_a_report(tmp_path):
     evaluate_answers(questions(3), path, tmp_path / "run")
     assert (tmp_path / "run" / "report.html").exists()
     assert (tmp_path / "run" / "viewer.html").exists()
+
+
+async def test_what_is_no_policy_is_refused_as_an_agent_refuses_it(tmp_path: Path) -> None:
+    def answer(prompt: str) -> str:
+        return "x"
+
+    message = "a policy is an address, such as 'auto', or a Policy, not function"
+    with pytest.raises(UsageError, match=message):
+        await parallelsearch.evaluate(questions(1), answer, "demo", tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=message):
+        parallelsearch.Agent(policy=answer)  # type: ignore[arg-type]
+    assert "await evaluate(" in (parallelsearch.evaluate.__doc__ or "").splitlines()[0]

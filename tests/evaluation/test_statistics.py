@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallelsearch.errors import UsageError
-from parallelsearch.evaluation.statistics import Ratio, bootstrap, holm, mcnemar, mean_of, paired_test, permutation_test
+from parallelsearch.evaluation.statistics import (
+    Ratio,
+    bootstrap,
+    holm,
+    intervals,
+    mcnemar,
+    mean_of,
+    paired_test,
+    permutation_test,
+    wilson,
+)
 
 
 def test_the_interval_of_a_mean_is_the_one_of_normal_theory() -> None:
@@ -30,6 +40,21 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
         assert interval is not None
         hits += interval[0] <= 0.3 <= interval[1]
     assert 0.88 <= hits / 200 <= 0.99
+
+
+@pytest.mark.parametrize("num_right", [0, 1, 4])
+def test_wilsons_interval_is_that_of_scipy(num_right: int) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    expected = stats.binomtest(num_right, 4).proportion_ci(method="wilson")
+    assert wilson(num_right, 4) == pytest.approx((expected.low, expected.high), abs=1e-4)
+
+
+def test_a_share_whose_questions_are_all_alike_is_not_certain() -> None:
+    always, never, calls = mean_of([True] * 4), mean_of([False, None] * 2), mean_of([1] * 4)
+    found = intervals({"always": always, "never": never, "calls": calls}, num_resamples=50)
+    assert found["always"] == wilson(4, 4) == pytest.approx((0.51, 1.0), abs=0.001)
+    assert found["never"] == wilson(0, 2)
+    assert found["calls"] == (1.0, 1.0)  # a number of calls is no share
 
 
 def test_one_seed_is_one_answer_and_metrics_do_not_disturb_each_other() -> None:

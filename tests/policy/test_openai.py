@@ -392,13 +392,14 @@ async def test_newer_name_of_max_tokens_is_learned() -> None:
 
 async def test_key_is_sent_and_told_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", f" {KEY}\n")
-    echo = status(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}})
+    echo = status(401, {"error": {"message": f"Incorrect API key provided: {KEY}."}})
     async with FaultServer(echo, raw(b"nonsense " + KEY.encode()), engine(ANSWER)) as server:
         policy = policy_for(server, api_key_env="MY_KEY")
         refused, nonsense = await failure(policy), await failure(policy)
         await ask(policy)
     assert [request.headers["authorization"] for request in server.requests] == [f"Bearer {KEY}"] * 3
-    assert "It refused the key in MY_KEY" in refused
+    assert ". It refused the key in MY_KEY" in refused
+    assert ".." not in refused
     for text in (refused, nonsense, repr(policy), json.dumps(policy.describe()), str(vars(policy))):
         assert KEY not in text
 

@@ -90,8 +90,9 @@ def write_for_verl(
     max_questions: Annotated[int | None, typer.Option(help="Take only this many training questions.")] = None,
     dialect: DialectOption = None,
     preset: Annotated[
-        str, typer.Option("--reward", metavar="PRESET", help="Refuse questions this preset cannot score.")
-    ] = "gated",
+        str | None,
+        typer.Option("--reward", metavar="PRESET", help="Refuse questions this preset cannot score (gated)."),
+    ] = None,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -112,7 +113,7 @@ def write_for_verl(
 
     values = {"train": names(sources), "validation": names(validation), "num_validation": num_validation}
     settings = parse({**values, "max_questions": max_questions}, DataSettings, source="data verl")
-    reward = parse({"preset": preset}, RewardSettings, source="data verl")
+    reward = parse({} if preset is None else {"preset": preset}, RewardSettings, source="data verl")
     pools, held_out = load_pools(settings, seed)
     training = [question for pool in pools for question in pool]
     check_questions(training, reward, "training")

@@ -86,13 +86,13 @@ def _view_in_terminal(file: Path, id: str | None, limit: int, wrong: bool, as_js
 def score(
     file: Annotated[Path, typer.Argument(help="A trajectories.jsonl file.")],
     preset: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--reward",
             metavar="PRESET",
-            help="paper, reference, gated, coverage, label-free, or module:function, one of your own.",
+            help="paper, reference, gated (default), coverage, label-free, or module:function, one of your own.",
         ),
-    ] = "paper",
+    ] = None,
     lambda_d: Annotated[float | None, typer.Option(help="Weight of decomposition (paper, reference).")] = None,
     alpha: Annotated[float | None, typer.Option(help="Its factor on parallel questions.")] = None,
     lambda_s: Annotated[float | None, typer.Option(help="Weight of search count.")] = None,
@@ -103,9 +103,10 @@ def score(
 
     Example: parallelsearch score trajectories.jsonl --reward gated --json
     """
-    from parallelsearch.rewards import Weights, reward
+    from parallelsearch.rewards import DEFAULT_PRESET, Weights, reward
     from parallelsearch.trajectory import read_trajectories
 
+    preset = preset or DEFAULT_PRESET
     weights = Weights(**given(decomposition=lambda_d, alpha=alpha, search_count=lambda_s, format=lambda_f))
     rows: list[dict[str, Any]] = []
     for number, trajectory in enumerate(read_trajectories(file), start=1):

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 from urllib.parse import urlsplit
 
 from parallelsearch.answers import normalise
@@ -61,6 +61,16 @@ class QuestionSet:
 
     def __len__(self) -> int:
         return len(self.questions)
+
+    @overload
+    def __getitem__(self, place: int) -> Question: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Question]: ...
+
+    def __getitem__(self, place: int | slice) -> Question | list[Question]:
+        """A question, or a list of them: what is left of a set is no longer that set."""
+        return self.questions[place]
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -26,7 +26,7 @@ from parallelsearch.errors import UsageError
 from parallelsearch.evaluation.folder import TRAJECTORIES_FILE
 from parallelsearch.evaluation.page import Table
 from parallelsearch.evaluation.plots import Figure, Series
-from parallelsearch.evaluation.statistics import bootstrap, mean_of, paired_test
+from parallelsearch.evaluation.statistics import intervals, mean_of, paired_test
 from parallelsearch.gold import Gold, gold_of
 from parallelsearch.retrieving import merge
 from parallelsearch.search import Search
@@ -222,7 +222,7 @@ def cells(arms: Sequence[Arm], *, num_resamples: int = 1000, seed: int = 0) -> l
                         continue  # the labelled arm, where parts are not known
                     recalls = [found[key].recall(num_passages, num_rounds) for key in keys]
                     has_all = [recall == 1.0 for recall in recalls]
-                    interval = bootstrap({"all": mean_of(has_all)}, num_resamples=num_resamples, seed=seed)["all"]
+                    interval = intervals({"all": mean_of(has_all)}, num_resamples=num_resamples, seed=seed)["all"]
                     low, high = interval or (0.0, 0.0)
                     cell = Cell(
                         group, num_passages, num_rounds, arm.name, len(keys), sum(has_all) / len(keys), low, high,

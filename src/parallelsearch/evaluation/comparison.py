@@ -1,10 +1,10 @@
 """Runs side by side: one table, paired tests, and a refusal to compare what is not alike.
 
 Two runs may differ in policy and dialect: that is what is compared. Anything else that differs (questions, corpus, retriever,
-k, limits, decoding) makes the numbers incomparable, so it is named and refused, unless the caller says which parts
-may differ; then the differences stand in the result. Tests are over the questions that all runs share. `compare` sets single
-runs side by side; `compare_groups` several seeds of each way of training, which is what a claim about a way of training
-needs (`seeds.py`).
+k, limits, decoding) makes the numbers incomparable, so it is named and refused, unless the caller says which parts may
+differ; then the differences stand in the result, and a note names each. Tests are over the questions that all runs share.
+`compare` sets single runs side by side; `compare_groups` several seeds of each way of training, which is what a claim about a
+way of training needs (`seeds.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from parallelsearch.evaluation.statistics import PairedTest, holm, paired_test
 
 COMPARED = ("policy", "dialect", "reader")
 """Parts of the set-up that may differ without saying so."""
+SEED = "sampling.seed"
+"""What the runs of a group differ in: between groups it may, too."""
 PARTS = ("data", "search", "limits", "sampling", "streaming_dispatch", "incomplete")
 TESTED = ("em", "f1", "num_llm_calls", "num_searches", "elapsed_s")
 
@@ -70,7 +72,7 @@ class Comparison:
                 | {"subset": test.subset, "metric": test.metric, "run": test.run, "against": test.against}
                 for test in self.tests
             ],
-            "differences": {name: [str(one) for one in found] for name, found in self.differences.items()},
+            "differences": _as_text(self.differences),
             "num_shared": self.num_shared,
             "warnings": self.warnings,
         }
@@ -114,7 +116,7 @@ def compare(
 
 
 def _load(
-    run_dirs: Sequence[str | os.PathLike[str]], allow: Sequence[str]
+    run_dirs: Sequence[str | os.PathLike[str]], allow: Sequence[str], are_seeds: bool = False
 ) -> tuple[list[str], list[Manifest], list[list[Row]], dict[str, list[Difference]], list[str]]:
     """Names, manifests, the rows of the questions that all share, what differs from the first, and warnings."""
     for part in allow:
@@ -126,13 +128,17 @@ def _load(
         name: differences(manifests[0].setup, manifest.setup)
         for name, manifest in zip(names[1:], manifests[1:], strict=True)
     }
-    _refuse(names[0], found, allow)
+    unlike = {
+        name: [one for one in different if _part(one) not in COMPARED and not (are_seeds and one.key == SEED)]
+        for name, different in found.items()
+    }
+    _refuse(names[0], unlike, allow)
     rows = [{row.id: row for row in read_rows(folder)} for folder in run_dirs]
     shared = [key for key in rows[0] if all(key in one for one in rows[1:])]
     if not shared:
         examples = "; ".join(f"{name} has {', '.join(list(one)[:2])}" for name, one in zip(names, rows, strict=True))
         raise UsageError(f"these runs share no question id: {examples}")
-    warnings = _check_complete(names, manifests, rows, allow)
+    warnings = [*_check_complete(names, manifests, rows, allow), *_allowed(names[0], unlike)]
     warnings += [
         f"{name}: {text}" for name, manifest in zip(names, manifests, strict=True) for text in manifest.warnings
     ]
@@ -175,6 +181,8 @@ class GroupComparison:
     groups: dict[str, list[str]]
     """The runs of each group, by its name."""
     tests: list[MetricGroupTest]
+    differences: dict[str, list[Difference]]
+    """By run: what its set-up does not share with that of the first run of all."""
     num_shared: int
     warnings: list[str] = field(default_factory=list)
 
@@ -186,6 +194,7 @@ class GroupComparison:
                 | {"subset": test.subset, "metric": test.metric, "group": test.group, "against": test.against}
                 for test in self.tests
             ],
+            "differences": _as_text(self.differences),
             "num_shared": self.num_shared,
             "warnings": self.warnings,
         }
@@ -202,7 +211,7 @@ def compare_groups(
     if len(groups) < 2 or not all(groups):
         raise UsageError("a comparison of groups needs at least two of them, each with a run: compare a1 a2 -- c1 c2")
     folders = [folder for group in groups for folder in group]
-    names, manifests, chosen, _, warnings = _load(folders, allow)
+    names, manifests, chosen, found, warnings = _load(folders, allow, are_seeds=True)
     ends = [sum(len(group) for group in groups[: number + 1]) for number in range(len(groups))]
     places = [range(end - len(group), end) for group, end in zip(groups, ends, strict=True)]
     for own in places:
@@ -226,7 +235,7 @@ def compare_groups(
                 if result is not None:
                     tests.append(MetricGroupTest(subset, metric, name, named[0], result))
     listed = {name: [names[at] for at in own] for name, own in zip(named, places, strict=True)}
-    return GroupComparison(listed, tests, len(chosen[0]), warnings)
+    return GroupComparison(listed, tests, found, len(chosen[0]), warnings)
 
 
 def _refuse_twins(names: Sequence[str], manifests: Sequence[Manifest]) -> None:
@@ -258,15 +267,31 @@ def _is_one(letters: tuple[str, ...]) -> bool:
 # ---- what may be compared --------------------------------------------------------------------------------------------
 
 
-def _refuse(first: str, found: dict[str, list[Difference]], allow: Sequence[str]) -> None:
+def _part(one: Difference) -> str:
+    return one.key.partition(".")[0]
+
+
+def _as_text(found: dict[str, list[Difference]]) -> dict[str, list[str]]:
+    return {name: [str(one) for one in different] for name, different in found.items()}
+
+
+def _allowed(first: str, unlike: dict[str, list[Difference]]) -> list[str]:
+    """A note for each difference that was let pass, with the runs that have it."""
+    runs: dict[str, list[str]] = {}
+    for name, different in _as_text(unlike).items():
+        for one in different:
+            runs.setdefault(one, []).append(name)
+    return [f"allowed to differ, {first} against {', '.join(names)}: {one}" for one, names in runs.items()]
+
+
+def _refuse(first: str, unlike: dict[str, list[Difference]], allow: Sequence[str]) -> None:
     problems: list[str] = []
     parts: set[str] = set()
-    for name, different in found.items():
+    for name, different in unlike.items():
         for one in different:
-            part = one.key.partition(".")[0]
-            if part not in COMPARED and part not in allow:
+            if _part(one) not in allow:
                 problems.append(f"  {name}: {one}")
-                parts.add(part)
+                parts.add(_part(one))
     if problems:
         listed = "\n".join(problems[:20])
         raise UsageError(

@@ -1,7 +1,7 @@
 """What a run is measured by: one compact row a question, and the sums over rows.
 
 `row_of` reads a trajectory once and keeps numbers only, so that a run of fifty thousand questions is summed up without
-holding its trajectories. `summarise` turns rows into the metrics of a subset, with bootstrap intervals. No row is ever
+holding its trajectories. `summarise` turns rows into the metrics of a subset, with intervals. No row is ever
 dropped: a failure is a wrong answer that is also counted as a failure. `error_class` has the rule of each error class,
 `docs/evaluation.md` the definitions in words.
 """
@@ -21,7 +21,7 @@ from parallelsearch.data.parts import PartsFrom, depths, graph_in, parts_of
 from parallelsearch.errors import DataError, UsageError
 from parallelsearch.evaluation.chance import chance_em
 from parallelsearch.evaluation.evidence import at_hand
-from parallelsearch.evaluation.statistics import Ratio, bootstrap, mean_of
+from parallelsearch.evaluation.statistics import Ratio, intervals, mean_of
 from parallelsearch.gold import GoldBy, gold_of
 from parallelsearch.limits import Prices
 from parallelsearch.trajectory import NEEDS, Kind, Question, Trajectory
@@ -262,7 +262,7 @@ def ratios_of(rows: Sequence[Row]) -> dict[str, Ratio]:
     """Every metric that is a ratio of sums, and so gets an interval."""
 
     def share(top: Iterable[bool], bottom: Iterable[bool]) -> Ratio:
-        return Ratio(np.array(list(top), dtype=np.float64), np.array(list(bottom), dtype=np.float64))
+        return Ratio(np.array(list(top), dtype=np.float64), np.array(list(bottom), dtype=np.float64), is_share=True)
 
     def mean(name: str) -> Ratio:
         return mean_of([getattr(row, name) for row in rows])
@@ -332,7 +332,7 @@ def summarise(rows: Sequence[Row], *, num_resamples: int = 1000, seed: int = 0) 
     if not rows:
         raise UsageError("there are no rows to sum up")
     ratios = ratios_of(rows)
-    intervals = bootstrap(ratios, num_resamples=num_resamples, seed=seed)
+    around = intervals(ratios, num_resamples=num_resamples, seed=seed)
     elapsed = np.array([row.elapsed_s for row in rows])
     num_rounds = sum(row.num_searches for row in rows)
     read = [row.reader_failed for row in rows if row.reader_failed is not None]
@@ -365,7 +365,7 @@ def summarise(rows: Sequence[Row], *, num_resamples: int = 1000, seed: int = 0) 
         "errors": _errors(rows),
         "stops": dict(Counter(row.stop or "unknown" for row in rows).most_common()),
         "turns": {str(turns): count for turns, count in sorted(Counter(r.num_llm_calls for r in rows).items())},
-        "ci95": {name: list(interval) for name, interval in intervals.items() if interval is not None},
+        "ci95": {name: list(interval) for name, interval in around.items() if interval is not None},
     }
 
 

@@ -7,10 +7,11 @@ like any other: wrong, and counted as a failure. What the numbers mean is in `me
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -18,11 +19,12 @@ from parallelsearch.data.questions import read_records
 from parallelsearch.data.sets import QuestionSet
 from parallelsearch.dialect import Dialect
 from parallelsearch.dialects import open_dialect
-from parallelsearch.errors import DataError, UsageError, check_whole
+from parallelsearch.errors import DataError, UsageError, check_whole, stopped
 from parallelsearch.evaluation.folder import RunFolder, RunStoppedError
 from parallelsearch.evaluation.manifest import Manifest, describe_machine, hash_text, now, plain
 from parallelsearch.evaluation.metrics import Row, row_of, subsets_of, summarise
 from parallelsearch.limits import Limits, Prices
+from parallelsearch.own_code import UNREADABLE
 from parallelsearch.policy.base import Policy, Sampling
 from parallelsearch.retrieval.metadata import METADATA_SHA256
 from parallelsearch.rollouts import MAX_CONCURRENT, rollout_each
@@ -31,6 +33,7 @@ from parallelsearch.trajectory import Question, Trajectory
 
 _SOME_QUESTION = "the question"
 """Stands for the question in the prompt that the manifest keeps."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +90,14 @@ async def run_questions(
     *,
     answer_with: Policy | None = None,
 ) -> dict[str, Any]:
-    """Run the set, or go on with it, and return its summary, which `out_dir` then holds as `summary.json`. `answer_with` is
-    another model that reads what the policy found and answers."""
+    """Run the set, or go on with it: `await run_questions(...)`. Returns the summary, which `out_dir` then holds as
+    `summary.json`. `answer_with` is another model that reads what the policy found and answers."""
     settings = settings or EvaluationSettings()
     asked = as_set(questions)
     dialect = open_dialect(settings.dialect or policy.dialect, settings.prompt_template)
+    setup = plain(describe_setup(asked, policy, search, settings, dialect, answer_with))
     manifest = Manifest(
-        setup=plain(describe_setup(asked, policy, search, settings, dialect, answer_with)),
+        setup=setup,
         environment=plain(
             {
                 **describe_machine(),
@@ -101,7 +105,7 @@ async def run_questions(
                 "first_prompt": _as_shown(policy, dialect, asked.questions[0].question),
             }
         ),
-        warnings=list(asked.warnings),
+        warnings=[*asked.warnings, *_unreadable(setup)],
         created=now(),
     )
     await search.check()
@@ -118,7 +122,24 @@ async def run_questions(
         summary["wall_s"] = time.perf_counter() - start_s
         summary["num_done_now"] = run.num_done_now
         folder.finish(run.rows, summary)
+    if goes_on and not run.num_done_now:
+        _log.warning("nothing was asked: the run in '%s' was finished. For another one choose another folder", out_dir)
     return summary
+
+
+def _unreadable(setup: Any) -> Iterator[str]:
+    """What a change of cannot be seen: code of the caller's own that has neither source nor a description."""
+    if isinstance(setup, dict):
+        if setup.get("code_sha256") == UNREADABLE:
+            yield (
+                f"the code of '{setup['kind']}' cannot be read, so that a changed one is taken for the same. Give it a "
+                "describe() that says which one it is, for example {'kind': 'mine', 'version': 2}"
+            )
+        for value in setup.values():
+            yield from _unreadable(value)
+    elif isinstance(setup, list):
+        for value in setup:
+            yield from _unreadable(value)
 
 
 def summary_of(rows: Sequence[Row], manifest: Manifest, num_resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
@@ -269,13 +290,13 @@ class _Run:
             return
         if self.num_failed == len(self.rows):
             raise RunStoppedError(
-                f"the policy failed on every question, on {self.num_failed}, last with: {self.rows[-1].error}. Repair it and "
-                "go on with --retry-failures (in Python: retry_failures)"
+                f"the policy failed on every question, on {self.num_failed}, last with: {stopped(self.rows[-1].error)} "
+                "Repair it and go on with --retry-failures (in Python: retry_failures)"
             )
         if self.num_unread and not self.num_read:
             raise RunStoppedError(
                 f"{self._named_reader()} failed on every question that it was asked, on {self.num_unread}, last with: "
-                f"{self.reader_error}. Repair it and go on with --retry-failures (in Python: retry_failures)"
+                f"{stopped(self.reader_error)} Repair it and go on with --retry-failures (in Python: retry_failures)"
             )
 
     def _count(self, row: Row) -> None:
@@ -301,7 +322,7 @@ class _Run:
         limit = self.settings.max_failures_in_a_row
         if limit is not None and self.num_failed_in_a_row >= limit:
             raise RunStoppedError(
-                f"the policy failed on {self.num_failed_in_a_row} questions in a row, last with: {row.error}. "
+                f"the policy failed on {self.num_failed_in_a_row} questions in a row, last with: {stopped(row.error)} "
                 f"{len(self.rows) - self.num_failed} questions were done before; repair the policy and go on with "
                 "--retry-failures (in Python: retry_failures)"
             )
@@ -311,7 +332,7 @@ class _Run:
         if limit is not None and self.num_unread_in_a_row >= limit:
             raise RunStoppedError(
                 f"{self._named_reader()} failed on {self.num_unread_in_a_row} questions in a row, last with: "
-                f"{self.reader_error}. It answered {self.num_read} questions before; repair it and go on with "
+                f"{stopped(self.reader_error)} It answered {self.num_read} questions before; repair it and go on with "
                 "--retry-failures (in Python: retry_failures)"
             )
 

@@ -23,10 +23,12 @@ _CHUNK = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A metric as two columns, one value a question: its value is `sum(top) / sum(bottom)`, or None if that is 0 / 0."""
+    """A metric as two columns, one value a question: its value is `sum(top) / sum(bottom)`, or None if that is 0 / 0.
+    `is_share` says that each question counts as yes or no, and is not a number that happens to be 0 or 1."""
 
     top: Floats
     bottom: Floats
+    is_share: bool = False
 
     @property
     def value(self) -> float | None:
@@ -35,9 +37,18 @@ class Ratio:
 
 
 def mean_of(values: Sequence[float | None]) -> Ratio:
-    """The mean over the questions that have a value."""
+    """The mean over the questions that have a value; of true and false it is a share."""
     has = np.array([value is not None for value in values], dtype=np.float64)
-    return Ratio(np.array([0.0 if value is None else float(value) for value in values]), has)
+    is_share = all(value is None or isinstance(value, bool) for value in values)
+    return Ratio(np.array([0.0 if value is None else float(value) for value in values]), has, is_share)
+
+
+def wilson(part: float, whole: float, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's interval of a share: sound near 0 and 1, where a share of few questions lies."""
+    rate, spread = part / whole, z * z / whole
+    middle = (rate + spread / 2) / (1 + spread)
+    half = z * math.sqrt(rate * (1 - rate) / whole + spread / (4 * whole)) / (1 + spread)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def bootstrap(
@@ -66,6 +77,18 @@ def bootstrap(
         low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
         result[name] = (float(low), float(high))
     return result
+
+
+def intervals(
+    ratios: Mapping[str, Ratio], *, num_resamples: int = 1000, seed: int = 0
+) -> dict[str, tuple[float, float] | None]:
+    """95% intervals for the reports of runs: those of `bootstrap`, but Wilson's for a share that is 0 or 1, where every
+    resample is the same and four right answers of four would be certain. The published tables keep to `bootstrap`."""
+    found = bootstrap(ratios, num_resamples=num_resamples, seed=seed)
+    for name, ratio in ratios.items():
+        if ratio.is_share and ratio.value in (0.0, 1.0):
+            found[name] = wilson(float(ratio.top.sum()), float(ratio.bottom.sum()))
+    return found
 
 
 def resampled_sums(columns: Floats, num_resamples: int, seed: int) -> Floats:

@@ -182,14 +182,18 @@ def paired_table(comparison: Comparison) -> Table:
             str(test.result.num_pairs),
             f"{test.result.difference:+.4f}",
             f"[{test.result.low:+.4f}, {test.result.high:+.4f}]",
-            f"{test.result.p_value:.4f}",
-            "–" if test.result.p_mcnemar is None else f"{test.result.p_mcnemar:.4f}",
-            f"{test.p_holm:.4f}",
+            *map(_p_cell, (test.result.p_value, test.result.p_mcnemar, test.p_holm)),
         ]
         for test in comparison.tests
     ]
     head = ("subset", "metric", "difference of", "pairs", "mean", "95%", "p permutation", "p McNemar", "p Holm")
     return Table(head, rows)
+
+
+def _p_cell(p: float | None) -> str:
+    if p is None:
+        return "–"
+    return "<0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
 def group_table(comparison: GroupComparison) -> Table:
@@ -206,7 +210,7 @@ def group_table(comparison: GroupComparison) -> Table:
                 *(_seeds_cell(values) for values in (result.values_a, result.values_b)),
                 f"{result.difference:+.4f}",
                 f"[{result.low:+.4f}, {result.high:+.4f}]",
-                "–" if result.p_seeds is None else f"{result.p_seeds:.4f}",
+                _p_cell(result.p_seeds),
                 "–" if result.p_exchanged is None else f"{result.p_exchanged:.3f} (≥ {result.p_least:.3f})",
                 result.verdict,
             ]

@@ -25,7 +25,7 @@ from parallelsearch.evaluation.manifest import MANIFEST_FILE
 from parallelsearch.evaluation.report import choose_examples, write_budget, write_report
 from parallelsearch.evaluation.run import EvaluationSettings, OnProgress, as_set, run_answers, run_questions
 from parallelsearch.files import PathLike
-from parallelsearch.policy.base import Policy
+from parallelsearch.policy.base import Policy, check_policy
 from parallelsearch.retrieval.own import Backend
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Question, read_trajectories
@@ -50,7 +50,8 @@ async def evaluate(
     cache: PathLike | None = None,
     cache_days: float | None = None,
 ) -> dict[str, Any]:
-    """Run the set, or go on with it, and return its summary; `out_dir` then holds record, summary, page and report.
+    """Run the set, or go on with it: `await evaluate(...)`. Returns the summary; `out_dir` then holds record, summary, page
+    and report.
 
     `k` is how many hits a sub-query gets where `search` is an address or a backend of the caller's own, and `record`, `cache`
     and `cache_days` are those of `open_search`; a `Search` has its own. `answer_with` is another model that
@@ -134,6 +135,7 @@ def _loaded(questions: Questions) -> QuestionSet:
 @asynccontextmanager
 async def _opened_policy(policy: Policy | str) -> AsyncIterator[Policy]:
     if not isinstance(policy, str):
+        check_policy(policy, takes_address=True)
         yield policy
         return
     opened = open_policy(policy)

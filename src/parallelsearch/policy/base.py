@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from parallelsearch.dialect import Part, Tool
 from parallelsearch.errors import UsageError, is_number
+from parallelsearch.own_code import described
 from parallelsearch.trajectory import Author, Call, Segment
 
 Finish = Literal["stop", "eos", "length"]
@@ -147,8 +148,9 @@ class Policy(ABC):
         yield key
 
     def describe(self) -> dict[str, Any]:
-        """What a manifest needs to tell this policy from another. No secrets."""
-        return {"kind": self.name}
+        """What a manifest needs to tell this policy from another. No secrets. Here the name and a hash of the code, which
+        does not show what it was made with."""
+        return described(self.name, type(self))
 
     @property
     def title(self) -> str:
@@ -158,3 +160,17 @@ class Policy(ABC):
 
     async def aclose(self) -> None:  # noqa: B027 - closing is optional
         """Release connections, threads and memory."""
+
+
+def check_policy(policy: object, *, takes_address: bool = False) -> None:
+    """Refuse what is no policy, and say what to write. `takes_address` says that an address would have been opened."""
+    if isinstance(policy, Policy):
+        return
+    if takes_address:
+        raise UsageError(f"a policy is an address, such as 'auto', or a Policy, not {type(policy).__name__}")
+    if isinstance(policy, str):
+        raise UsageError(
+            f"this takes a Policy, not an address: write open_policy({policy!r}) and close it in the end, or give the "
+            "address to Agent or evaluate, which do both"
+        )
+    raise UsageError(f"a policy is a Policy, such as open_policy('auto'), not {type(policy).__name__}")

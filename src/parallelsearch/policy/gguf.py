@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.dialect import Tool
-from parallelsearch.errors import PolicyError, UsageError, nearest, require
+from parallelsearch.errors import PolicyError, UsageError, nearest, require, stopped
 from parallelsearch.options import read_options
 from parallelsearch.policy import models
 from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
@@ -226,7 +226,7 @@ class GgufPolicy(EnginePolicy):
             base, adapter = self._spec.name, self._spec.adapter
             trained_on = models.note_of(adapter).get("base") if adapter is not None else None
             raise PolicyError(
-                f"the adapter '{adapter}' does not fit '{base}': {error}. "
+                f"the adapter '{adapter}' does not fit '{base}': {stopped(error)} "
                 + (f"It was trained on '{trained_on}'. " if trained_on else "")
                 + f"Take the base it was trained on, or leave it out: gguf:{base}"
             ) from error

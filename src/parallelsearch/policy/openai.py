@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Literal
 
 from parallelsearch.dialect import Tool
-from parallelsearch.errors import NoToolsError, PolicyError, TransientError, UsageError
+from parallelsearch.errors import NoToolsError, PolicyError, TransientError, UsageError, stopped
 from parallelsearch.http import Response, error_detail, retrying
 from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
 from parallelsearch.policy.openai_wire import Turn, is_unreadable_call, json_bytes
@@ -257,7 +257,7 @@ class OpenAIPolicy(ServerPolicy):
         if self.dialect is not None:
             log.warning("%s takes no tools; asked in tags from now on (%s)", self._who, error)
         self.dialect = None
-        return NoToolsError(f"{error}. It takes no tools: take the dialect 'parallel'")
+        return NoToolsError(f"{stopped(error)} It takes no tools: take the dialect 'parallel'")
 
     # ---- the answer --------------------------------------------------------------------------------------------------
 
@@ -349,7 +349,9 @@ class OpenAIPolicy(ServerPolicy):
         try:
             models: dict[str, int | None] = await retrying(self.max_attempts, self.max_wait_s)(self._list_models)
         except (PolicyError, TransientError) as error:
-            raise PolicyError(f"{error}. That was to learn its model; name it, like {self.base_url}#MODEL") from error
+            raise PolicyError(
+                f"{stopped(error)} That was to learn its model; name it, like {self.base_url}#MODEL"
+            ) from error
         if len(models) != 1:
             found = f"has {len(models)} models: {', '.join(models)}" if models else "has no model"
             raise PolicyError(f"{self._who} {found}. Name one, like {self.base_url}#{next(iter(models), 'MODEL')}")

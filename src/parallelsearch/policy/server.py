@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from parallelsearch.errors import PolicyError, TransientError, UsageError
+from parallelsearch.errors import PolicyError, TransientError, UsageError, stopped
 from parallelsearch.http import HttpClient, Response, Stream, retrying, without_secrets
 from parallelsearch.options import read_options
 from parallelsearch.policy.base import Generation, OnCall, Policy
@@ -326,7 +326,7 @@ class ServerPolicy(Policy):
         if response.status in (401, 403):
             refused, missing = f"It refused the key in {self.api_key_env}", f"No key was sent: set {self.api_key_env}"
             hint = missing if key is None else refused
-            return PolicyError(f"{message}. {hint}, or name another variable with api_key_env")
+            return PolicyError(f"{stopped(message)} {hint}, or name another variable with api_key_env")
         if isinstance(error, TransientError) and self.empty_purse not in response.text:
             return TransientError(message, error.retry_after_s)
         return PolicyError(message)
@@ -335,7 +335,7 @@ class ServerPolicy(Policy):
         """What a bad status means for a turn, and what to do about it."""
         error = self._plain_error(response, key) or PolicyError(f"{self._who} answered {response.status}")
         if response.status == 404:
-            return PolicyError(f"{error}. {await self._not_found_hint()}")
+            return PolicyError(f"{stopped(error)} {await self._not_found_hint()}")
         if response.status in (400, 413, 422) and (response.status == 413 or is_about_context(str(error))):
             return PolicyError(f"the conversation no longer fits into the model's context: {error}")
         return error

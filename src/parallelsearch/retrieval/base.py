@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parallelsearch.errors import SearchError, UsageError
+from parallelsearch.own_code import described
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,9 @@ class Retriever(ABC):
         )
 
     def describe(self) -> dict[str, Any]:
-        """What a manifest needs to tell this backend from another: kind, corpus hash, settings. No secrets."""
-        return {"kind": self.name}
+        """What a manifest needs to tell this backend from another: kind, corpus hash, settings. No secrets. Here the name
+        and a hash of the code, which does not show what it was made with."""
+        return described(self.name, type(self))
 
     async def aclose(self) -> None:  # noqa: B027 - closing is optional
         """Release connections and threads."""

@@ -37,8 +37,9 @@ CREATE TABLE IF NOT EXISTS answers (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS answers_by_use ON answers (used_s);
 """
-_NAMES = {"kind", "retriever"}
-"""What a backend says of itself that says nothing: what it is called, and the class of another framework's retriever."""
+_NAMES = {"kind", "retriever", "code_sha256"}
+"""What a backend says of itself that does not say what it searches: what it is called, the class of another framework's
+retriever, and its code, which may read a file."""
 _SQLITE_HEAD = b"SQLite format 3\x00"
 _log = logging.getLogger(__name__)
 

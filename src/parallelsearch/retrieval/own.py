@@ -9,6 +9,7 @@ with what it lacks; what a backend gives that is no hit is that query's error.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import inspect
 import typing
@@ -17,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from parallelsearch.errors import SearchError, UsageError
+from parallelsearch.own_code import described
 from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever
 from parallelsearch.retrieval.metadata import metadata_of
 
@@ -98,8 +100,11 @@ class OwnRetriever(Retriever):
 
     def describe(self) -> dict[str, Any]:
         describe = getattr(self.backend, "describe", None)
-        described = describe() if callable(describe) else None
-        return dict(described) if isinstance(described, Mapping) else {"kind": self.name}
+        told = describe() if callable(describe) else None
+        if isinstance(told, Mapping):
+            return dict(told)
+        is_code = inspect.isroutine(self.backend) or isinstance(self.backend, functools.partial)
+        return described(self.name, self.backend if is_code else type(self.backend))
 
     async def aclose(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

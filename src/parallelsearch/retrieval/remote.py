@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from parallelsearch.errors import DataError, SearchError, SearchTimeoutError, TransientSearchError, UsageError
+from parallelsearch.errors import DataError, SearchError, SearchTimeoutError, TransientSearchError, UsageError, stopped
 from parallelsearch.http import HttpClient, Response, checked_url, without_secrets
 from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result, Retriever, checked_seconds
 from parallelsearch.retrieval.corpus import passage_of
@@ -291,7 +291,7 @@ class RemoteRetriever(Retriever):
     def _error_of(self, response: Response) -> SearchError | None:
         error = self._http.error_of(response)
         if response.status in (401, 403):
-            return SearchError(f"{error}. It wants a bearer token; set {self.token_env} to the server's")
+            return SearchError(f"{stopped(error)} It wants a bearer token; set {self.token_env} to the server's")
         return error if isinstance(error, SearchError) else None
 
     def _in_order(self) -> list[_Replica]:

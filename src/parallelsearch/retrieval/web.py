@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError
+from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError, stopped
 from parallelsearch.http import HttpClient, Response, checked_url, without_secrets
 from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever, checked_seconds
 from parallelsearch.retrieval.documents import html_document
@@ -81,7 +81,7 @@ class WebRetriever(Retriever):
 
     def _explained(self, error: Exception, status: int) -> SearchError:
         if status in (401, 403) and self.key_env:
-            return SearchError(f"{error}. The key in {self.key_env} was not accepted")
+            return SearchError(f"{stopped(error)} The key in {self.key_env} was not accepted")
         return error if isinstance(error, SearchError) else SearchError(str(error))
 
     def _hits(self, body: bytes, k: int) -> list[Hit]:
@@ -221,7 +221,7 @@ class SearxngRetriever(WebRetriever):
 
     def _explained(self, error: Exception, status: int) -> SearchError:
         if status == 403:
-            return SearchError(f"{error}. Add 'json' to 'search: formats:' in the settings.yml of SearXNG")
+            return SearchError(f"{stopped(error)} Add 'json' to 'search: formats:' in the settings.yml of SearXNG")
         return super()._explained(error, status)
 
     def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:

@@ -188,7 +188,7 @@ _WeightSettings: Any = create_model(  # type: ignore[call-overload]  # the keys 
 class RewardSettings(_WeightSettings, Settings):  # type: ignore[misc]  # so its base has no type
     """The preset and its weights (`docs/rewards.md`)."""
 
-    preset: str = "gated"
+    preset: str = rewards.DEFAULT_PRESET
     """Or `module:function`, one of your own."""
 
     @property

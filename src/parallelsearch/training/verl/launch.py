@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from parallelsearch.errors import ParallelSearchError, UsageError
+from parallelsearch.errors import ParallelSearchError, UsageError, stopped
 from parallelsearch.http import is_loopback
 from parallelsearch.search import Found
 from parallelsearch.training.verl import installed, ready
@@ -141,7 +141,7 @@ def check_search(recipe: VerlRecipe) -> None:
     found = asyncio.run(ask())
     if found.error is not None:
         raise ParallelSearchError(
-            f"the retriever at '{settings.address}' does not answer: {found.error}. Start it "
+            f"the retriever at '{settings.address}' does not answer: {stopped(found.error)} Start it "
             "(parallelsearch serve search --search bm25:DIR --host 0.0.0.0), or correct search.address"
         )
 

@@ -13,7 +13,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from parallelsearch.errors import MissingExtraError, ParallelSearchError, UsageError, require
+from parallelsearch.errors import MissingExtraError, ParallelSearchError, UsageError, require, stopped
 from parallelsearch.policy import models
 from parallelsearch.training.verl.recipe import VerlRecipe
 
@@ -43,7 +43,7 @@ def check_model(recipe: VerlRecipe) -> None:
         folder = models.present(name)
     except ParallelSearchError as error:
         raise type(error)(
-            f"model.name: {error}. Correct it, or write the folder: parallelsearch export hf:BASE+ADAPTER {name}"
+            f"model.name: {stopped(error)} Correct it, or write the folder: parallelsearch export hf:BASE+ADAPTER {name}"
         ) from error
     if folder is not None:
         _check_files(name, folder)
@@ -143,7 +143,7 @@ def _free_in_cluster(address: str) -> float:
         return float(ray.available_resources().get("GPU", 0.0))
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ParallelSearchError(
-            f"no Ray cluster answers at '{address}' (RAY_ADDRESS): {error}. Run 'ray start' on each node first"
+            f"no Ray cluster answers at '{address}' (RAY_ADDRESS): {stopped(error)} Run 'ray start' on each node first"
         ) from error
     finally:
         if not was_there:
