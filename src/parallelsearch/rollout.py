@@ -635,8 +635,8 @@ class _Run:
 
     def would_pass(self, what: str, num_calls: int = 1) -> bool:
         """Whether so many more calls, each as long as a turn may be, would pass what may be billed; the record then says what
-        they would come to. The last of them answers. A reader's call comes on top, unless it would be too much by itself: then
-        the policy's own answer is all there is."""
+        they would come to. The last of them answers. A reader's call comes on top, unless it would be too much by itself:
+        then the policy's own answer is all there is."""
         limits = self.limits
         if limits.max_billed_tokens is None and limits.max_cost is None:
             return False
