@@ -20,7 +20,7 @@ from search_process import PASSAGES, FewPassages, SearchProcess, running
 from parallelsearch import grammar
 from parallelsearch.addresses import open_policy
 from parallelsearch.data import demo
-from parallelsearch.limits import Limits
+from parallelsearch.limits import Limits, Prices
 from parallelsearch.policy.base import Policy
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Passage
@@ -97,7 +97,8 @@ def main(options: dict[str, Any]) -> None:
 
     settings = options["settings"]
     if "limits" in settings:
-        settings["limits"] = Limits(**settings["limits"])
+        prices = settings["limits"].pop("prices", None)
+        settings["limits"] = Limits(**settings["limits"], prices=None if prices is None else Prices(*prices))
     if "allowed_hosts" in settings:
         settings["allowed_hosts"] = tuple(settings["allowed_hosts"])
     kind = options.get("policy", "script")

@@ -197,6 +197,15 @@ def test_an_example_moves_the_focus_to_the_results(open_page, demo_server):
     watched.wait_for_answers()
 
 
+def test_ones_own_questions_are_offered_and_what_one_cost_is_shown(open_page, tmp_path):
+    with agent(tmp_path, settings={"port": 0, "examples": [CAPITALS], "limits": {"prices": [0.0, 0.0, 1.5]}}) as server:
+        watched = open_page(server)
+        assert watched.page.get_attribute("#question", "placeholder") == CAPITALS
+        watched.page.click("#examples button")
+        watched.wait_for_answers()
+        assert watched.figures()["cost"] == "0.003"  # two searches, at 1.5 a thousand
+
+
 def test_stop_ends_the_question_on_the_server(open_page, tmp_path):
     hold = tmp_path / "hold"
     with holding(hold), agent(tmp_path, hold=str(hold)) as server:

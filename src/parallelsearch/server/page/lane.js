@@ -58,12 +58,9 @@ export class Lane {
     heading.id = id;
     this.figures = {};
     const list = element("dl", "figures");
+    this.figureList = list;
     for (const [key, name] of [["clock", "Clock"], ["calls", "LLM calls"], ["searches", "Rounds"], ["subqueries", "Sub-queries"]]) {
-      const pair = element("div");
-      this.figures[key] = element("dd", "", key === "clock" ? "0.00 s" : "0");
-      this.figures[key].dataset.figure = key;
-      pair.append(element("dt", "", name), this.figures[key]);
-      list.append(pair);
+      this.addFigure(key, name, key === "clock" ? "0.00 s" : "0");
     }
     const head = element("div", "lane-head");
     head.append(heading, list);
@@ -71,6 +68,14 @@ export class Lane {
     this.answerBox.append(element("p", "working", "Working ..."));
     this.turnList = element("ol", "turns");
     this.root.append(head, this.answerBox, this.waterfall.root, this.turnList);
+  }
+
+  addFigure(key, name, text) {
+    const pair = element("div");
+    this.figures[key] = element("dd", "", text);
+    this.figures[key].dataset.figure = key;
+    pair.append(element("dt", "", name), this.figures[key]);
+    this.figureList.append(pair);
   }
 
   get nowS() {
@@ -213,6 +218,7 @@ export class Lane {
     this.figures.calls.textContent = String(summary.num_llm_calls);
     this.figures.searches.textContent = String(summary.num_searches);
     this.figures.subqueries.textContent = String(summary.num_subqueries);
+    if (typeof summary.cost === "number") this.addFigure("cost", "Cost", String(Number(summary.cost.toPrecision(3))));
     const numbers = new Map(summary.sources.map((source) => [source.id, source.number]));
     for (const item of this.root.querySelectorAll(".hits li")) {
       const number = numbers.get(item.dataset.id);

@@ -177,6 +177,7 @@ async function learn() {
   byId("reader").textContent = facts.reader ?? "";
   byId("pace").textContent = facts.latency_s ? `Each search is made to take ${facts.latency_s} s longer, as one over the web would.` : "";
   byId("question").maxLength = facts.max_question_chars;
+  byId("question").placeholder = facts.examples[0] ?? "Your question";
   for (const [id, value, most] of [["k", facts.k, facts.max_k], ["max-turns", facts.default_max_turns, facts.max_turns]]) {
     byId(id).max = most;
     byId(id).value = value;
