@@ -142,6 +142,7 @@ async def test_our_own_client_gets_hits_failures_and_isolates_a_query_of_100_kb(
         ({"queries": ["a"], "topk": 51}, 422, "from 1 to 50, not 51"),
         ({"queries": ["a"], "topk": -1}, 422, "from 1 to 50, not -1"),
         ({"queries": ["a"], "topk": "3"}, 422, "a whole number or null, not a string"),
+        ({"queries": ["a"], "filter": {"page": 3}}, 422, "'bm25?where=page=3:DIR'"),
         ({"queries": ["a"], "topk": 2.5}, 422, "a whole number"),
         ({"queries": ["a"], "topk": {}}, 422, "a whole number or null, not an object"),
         ({"queries": ["a"], "topk": False}, 422, "a whole number"),

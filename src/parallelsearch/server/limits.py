@@ -113,6 +113,13 @@ def read_request(body: bytes, settings: ServerSettings) -> RetrieveRequest:
     k = k or None  # null and 0 mean the default, as with Search-R1's server
     if k is not None and not 1 <= k <= settings.max_k:
         raise RefusalError(422, f'"topk" must be from 1 to {settings.max_k}, not {k}')
+    for name in ("where", "filter", "filters"):  # a client that sends one relies on it; other fields mean nothing here
+        if value.get(name):
+            raise RefusalError(
+                422,
+                f'"{name}" is not taken, and passages outside it would come back; what a server searches is narrowed when it '
+                "is started: --search 'bm25?where=page=3:DIR'",
+            )
     return_scores = value.get("return_scores", False)
     if return_scores is not None and not isinstance(return_scores, bool):
         raise RefusalError(422, f'"return_scores" must be true or false, not {_kind(return_scores)}')
