@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import subprocess
@@ -137,6 +138,25 @@ async def test_the_old_one_is_closed_after_its_last_call(tmp_path: Path) -> None
     assert [one.is_closed for one in indexes] == [True, False]
     await index.aclose()
     assert indexes[1].is_closed
+
+
+async def test_nothing_is_held_of_the_indexes_before(tmp_path: Path) -> None:
+    folder = tmp_path / "live"
+    build(folder, "Onyx 0")
+
+    def opened_now() -> int:
+        gc.collect()
+        return sum(isinstance(one, BM25Retriever) for one in gc.get_objects())
+
+    async with opened(f"bm25:{folder}") as search:
+        assert await text(search) == "Onyx 0"
+        before = opened_now()
+        for number in range(1, 6):
+            build(folder, f"Onyx {number}")
+            await until(search, f"Onyx {number}")
+        async with asyncio.timeout(20):
+            while opened_now() > before:  # noqa: ASYNC110 - the thread closes the last one after the new one answers
+                await asyncio.sleep(0.01)
 
 
 async def test_what_was_on_its_way_is_not_kept(tmp_path: Path) -> None:

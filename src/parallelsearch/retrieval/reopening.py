@@ -50,6 +50,8 @@ class ReopeningRetriever(Retriever):
         finally:
             with self._lock:
                 self._num_calls[inner] -= 1
+                if not self._num_calls[inner]:
+                    del self._num_calls[inner]  # else it would hold every index that was ever searched
                 is_last = inner is not self._inner and not self._num_calls[inner]
             if is_last:
                 await inner.aclose()
