@@ -119,6 +119,7 @@ def test_wrong_names_say_what_is_there_and_what_to_type(mine: Path) -> None:
         ("mine.inner:number", "there is no module 'mine.inner' for the reward"),
         ("mine:nummber", rf"'mine' \({mine}\) has no 'nummber'. Did you mean 'number'\? It has: COST, number, whole, "),
         ("mine:Judge.metod", "has no 'Judge.metod'. Did you mean 'method'"),
+        ("mine:COST.number", "has no 'COST.number'."),
         ("mine.py:number", "'mine.py' is a file, .* write mine:number"),
         ("./folder/mine.py:number", "write folder.mine:number"),
         ("mine:", "'mine:' names no reward; write module:name"),

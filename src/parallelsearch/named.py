@@ -70,7 +70,7 @@ def _names_in(found: object) -> list[str]:
     home = getattr(found, "__name__" if isinstance(found, ModuleType) else "__module__", None)
     return [
         name
-        for name, value in vars(found).items()
+        for name, value in getattr(found, "__dict__", {}).items()  # a number has none
         if not name.startswith("_") and not isinstance(value, ModuleType) and getattr(value, "__module__", home) == home
     ]
 
