@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from enum import Enum
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from parallelsearch import open_search
 from parallelsearch.addresses import open_retriever
 from parallelsearch.errors import UsageError
 from parallelsearch.retrieval.base import Passage, Retriever
-from parallelsearch.retrieval.bm25 import BM25Retriever
+from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
 from parallelsearch.retrieval.cache import CachedRetriever
 from parallelsearch.retrieval.dense import DenseRetriever
 from parallelsearch.retrieval.encoder import Encoder
@@ -34,6 +36,10 @@ HELD = [
     for n in range(60)
 ]
 HELD += [Passage("bare", "Bare", "A place by the sea without anything beside it.")]
+
+
+class Group(str, Enum):  # noqa: UP042 - as they were written before there was a StrEnum
+    EVEN = "a"
 
 
 def ids(retriever: Retriever, k: int = 100, query: str = "place by the sea") -> list[str]:
@@ -70,6 +76,7 @@ def index(request: pytest.FixtureRequest, folder: Path) -> Retriever:
         ({"page": (3, 4), "group": "a"}, lambda n: n % 10 == 4),
         ({"tags": "t1"}, lambda n: n % 3 == 1),
         ({"draft": True}, lambda n: n == 4),
+        ({"group": Group.EVEN}, lambda n: n % 2 == 0),
         ({"share": 1.5}, lambda n: n == 3),
         ({"title": "Town", "page": 1}, lambda n: n % 10 == 1),
         ({"date": "2024-05-01"}, lambda n: n == 7),
@@ -108,7 +115,7 @@ def test_what_cannot_be_asked_for_is_refused_in_words(index: Retriever) -> None:
         UsageError, match=r"has a field 'pages'. Did you mean 'page'. They have: date, draft, group, page"
     ):
         index.where({"pages": 3})
-    for wrong in ({"page": {"$gte": 3}}, {"page": None}, {3: "page"}, {"page": [None]}):
+    for wrong in ({"page": {"$gte": 3}}, {"page": None}, {3: "page"}, {"page": [None]}, {"page": b"\x03"}):
         with pytest.raises(UsageError, match="compares a field with a value"):
             index.where(wrong)
     with pytest.raises(UsageError, match="where is a dict"):
@@ -142,6 +149,15 @@ def test_an_address_says_it_and_so_does_python(folder: Path, tmp_path: Path) -> 
     for wrong, words in (("where=page", "a field and its value, such as page=3, not 'page'"), ("were=1", "where")):
         with pytest.raises(UsageError, match=words):
             open_retriever(f"bm25?{wrong}:{folder}/bm25")
+
+
+@pytest.mark.parametrize("value", ["C++", "C#", "a=b", "1 + 1", "50%", "é", "x y", "a/b?c"])
+def test_a_value_in_an_address_is_what_is_written_there(tmp_path: Path, value: str) -> None:
+    kinds = ("C", "C++", "C#", "a", "a=b", "1", "1 + 1", "50", "50%", "é", "x y", "a/b?c")
+    build_bm25([Passage(kind, "Book", "A book.", metadata={"lang": kind}) for kind in kinds], tmp_path / "index")
+    for written in (value.replace("%", "%25"), quote(value)):
+        found = open_retriever(f"bm25?where=lang={written}:{tmp_path / 'index'}")
+        assert ids(found, query="book") == [value]
 
 
 def test_processes_are_narrowed_too(folder: Path) -> None:

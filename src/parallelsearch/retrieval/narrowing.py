@@ -31,7 +31,9 @@ def conditions_of(where: Mapping[str, Any]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, wanted in where.items():
         values = (
-            list(wanted) if isinstance(wanted, Sequence | AbstractSet) and not isinstance(wanted, str) else [wanted]
+            list(wanted)
+            if isinstance(wanted, Sequence | AbstractSet) and not isinstance(wanted, str | bytes | bytearray)
+            else [wanted]
         )
         texts = [_text(value) for value in values]
         if not isinstance(name, str) or None in texts:
@@ -51,7 +53,9 @@ def _text(value: object) -> str | None:
         return str(int(value))
     if isinstance(value, date):
         return value.isoformat()
-    return str(value) if isinstance(value, str | int | float) else None
+    if isinstance(value, str):
+        return str.__str__(value)  # of an Enum that is a text: that text, as JSON has it
+    return str(value) if isinstance(value, int | float) else None
 
 
 class Selection:
