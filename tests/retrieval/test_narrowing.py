@@ -90,9 +90,9 @@ def test_only_passages_with_these_values_are_found_and_all_of_them(index: Retrie
     assert len(ids(index.where(where), 2)) == min(2, len(wanted))
 
 
+@pytest.mark.parametrize("index", ["bm25", "dense"], indirect=True)
 def test_the_order_is_that_of_the_whole_search(index: Retriever) -> None:
-    if "nprobe" in index.describe() or index.name == "hybrid":
-        pytest.skip("the whole search finds fewer, or fuses other ranks")
+    # Not of the others: their whole search finds fewer, or fuses other ranks.
     of_page = [id for id in ids(index) if id.endswith("3")]
     assert ids(index.where({"page": 3})) == of_page
     assert ids(index.where({"page": 3}), 2) == of_page[:2]
@@ -179,6 +179,15 @@ def test_what_cannot_narrow_says_so(folder: Path, tmp_path: Path) -> None:
         CachedRetriever(BM25Retriever(folder / "bm25"), tmp_path / "c.db").where({"page": 3})
     with pytest.raises(UsageError, match="serper: has no option 'where'"):
         open_retriever("serper?where=page=3:")
+
+
+async def test_a_cache_on_disk_knows_what_passages_in_memory_had_beside_them(tmp_path: Path) -> None:
+    for group, found in (("a", 1), ("b", 0)):  # taken out of the group: the text is the same
+        index = BM25Retriever.from_passages([Passage("1", "Place", "A place.", metadata={"group": group, "page": 1})])
+        cached = CachedRetriever(index.where({"page": 1}).where({"group": ["a"]}), tmp_path / "c.db")
+        ((*hits,),) = await cached.search_many(["place"], 3)
+        assert len(hits) == found
+        await cached.aclose()
 
 
 async def test_a_narrowed_search_has_a_cache_of_its_own(folder: Path) -> None:
