@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from urllib.parse import quote
@@ -15,7 +17,7 @@ pytest.importorskip("sentence_transformers")
 
 from parallelsearch import open_search
 from parallelsearch.addresses import open_retriever
-from parallelsearch.errors import UsageError
+from parallelsearch.errors import IndexDamagedError, UsageError
 from parallelsearch.retrieval.base import Passage, Retriever
 from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
 from parallelsearch.retrieval.cache import CachedRetriever
@@ -120,6 +122,23 @@ def test_what_cannot_be_asked_for_is_refused_in_words(index: Retriever) -> None:
             index.where(wrong)
     with pytest.raises(UsageError, match="where is a dict"):
         index.where("page=3")  # type: ignore[arg-type]
+
+
+def test_a_hybrid_index_whose_parts_differ_in_metadata_is_not_narrowed(folder: Path, tmp_path: Path) -> None:
+    # As after a build that ended between its two parts: the texts are the same.
+    shutil.copytree(folder, tmp_path / "index")
+    moved = [replace(one, metadata={**one.metadata, "group": "c"}) if one.metadata else one for one in HELD]
+    build_bm25(moved, tmp_path / "index" / "bm25", overwrite=True)
+    index = open_hybrid(tmp_path / "index")
+    assert len(ids(index)) == len(HELD)
+    with pytest.raises(IndexDamagedError, match=r"bm25 and dense have different metadata.*--overwrite"):
+        index.where({"group": "a"})
+    with pytest.raises(IndexDamagedError, match="different metadata"):
+        open_retriever(f"hybrid?where=group=a:{tmp_path / 'index'}")
+    shutil.rmtree(tmp_path / "index" / "dense")
+    encoder = Encoder(str(tiny_encoder(tmp_path / "encoder")), device="cpu")
+    with pytest.raises(IndexDamagedError, match="was built from another corpus"):  # it keeps the part that is finished
+        build_hybrid(HELD, tmp_path / "index", encoder)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
