@@ -207,6 +207,9 @@ class Search:
             self.stats.num_cached += 1
             return hits
         job = self._lane().jobs.get(key)
+        if job is not None and job.cache is not self._cache:  # asked for before `forget`: what it brings is of before
+            self._remove(job)
+            job = None
         if job is None:
             return self._submit(key)
         self.stats.num_shared += 1

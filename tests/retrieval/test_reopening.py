@@ -177,6 +177,29 @@ async def test_what_was_on_its_way_is_not_kept(tmp_path: Path) -> None:
     await search.aclose()
 
 
+async def test_who_asks_after_the_change_does_not_share_what_was_on_its_way(tmp_path: Path) -> None:
+    # A search above this one would keep the old answer: it was forgotten, too, and is asked for the first time.
+    answers, busy = [asyncio.get_running_loop().create_future() for _ in range(2)], []
+
+    async def slow(query: str) -> list[str]:
+        return [await answers[len(asked) - 1]]
+
+    search = Search(slow)
+    search.on_busy = busy.append
+    asked = [asyncio.create_task(search.find("onyx"))]
+    await asyncio.sleep(0.01)
+    search.forget()
+    asked.append(asyncio.create_task(search.find("onyx")))
+    await asyncio.sleep(0.01)
+    answers[1].set_result("new")
+    assert (await asked[1]).hits[0].text == "new"
+    answers[0].set_result("old")
+    assert (await asked[0]).hits[0].text == "old"
+    assert (await search.find("onyx")).hits[0].text == "new"
+    assert sorted(busy) == [False, False, True, True]
+    await search.aclose()
+
+
 def test_without_it_nothing_is_watched_and_a_recording_is_of_one_index(tmp_path: Path) -> None:
     build(tmp_path / "live", "Onyx is run by Ada.")
     assert type(open_retriever(f"bm25:{tmp_path / 'live'}")) is BM25Retriever
