@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import logging
+import shutil
 import subprocess
 import sys
 import time
@@ -102,6 +103,21 @@ async def test_one_that_cannot_be_opened_leaves_the_old_one_and_says_so(
         assert await text(search) == "Onyx is run by Ada."
         build(folder, "Onyx is run by Carl.", group="a")
         await until(search, "Onyx is run by Carl.")
+
+
+@pytest.mark.parametrize("words", ["Onyx is run by Bob.", "Onyx is no longer run by Ada but by Bob."])
+async def test_one_that_is_copied_into_the_folder_file_by_file_is_searched_in_the_end(
+    tmp_path: Path, words: str
+) -> None:
+    build(tmp_path / "live", "Onyx is run by Ada.")
+    build(tmp_path / "new", words)
+    async with opened(f"bm25:{tmp_path / 'live'}") as search:
+        assert await text(search) == "Onyx is run by Ada."
+        for file in sorted((tmp_path / "new").iterdir()):  # as rsync does; the manifest comes before the passages
+            shutil.copy2(file, tmp_path / "live" / f".{file.name}.x")
+            (tmp_path / "live" / f".{file.name}.x").rename(tmp_path / "live" / file.name)
+            await asyncio.sleep(0.05)
+        await until(search, words)
 
 
 async def test_the_old_one_is_closed_after_its_last_call(tmp_path: Path) -> None:
