@@ -607,3 +607,28 @@ def test_a_bad_file_of_a_folder_is_left_out_and_a_bad_line_beside_it_stops(tmp_p
     (problem,) = report.problems
     assert report.reasons == {"is not UTF-8": 1}
     assert "b.txt: is not UTF-8" in problem
+
+
+def test_corpora_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for year in ("2024", "2025"):
+        (tmp_path / year / "docs").mkdir(parents=True)
+        (tmp_path / year / "docs" / "a.md").write_text(f"Rent of {year}.")
+        (tmp_path / year / "a.md").write_text(f"Lease of {year}.")
+        (tmp_path / year / "t.csv").write_text(f"text\nTable of {year}.")
+    (tmp_path / "notes.md").write_text("A note.")
+    paths = [tmp_path / year / name for year in ("2024", "2025") for name in ("docs", "a.md", "t.csv")]
+    found = {passage.id: passage.text for passage in passages_of([*paths, tmp_path / "notes.md"])}
+    assert found == {
+        **{
+            id: text
+            for year in ("2024", "2025")
+            for id, text in {
+                f"{year}/docs/a.md#0": f"Rent of {year}.",
+                f"{year}/a.md#0": f"Lease of {year}.",
+                f"{year}/t.csv:1": f"Table of {year}.",
+            }.items()
+        },
+        "notes.md#0": "A note.",
+    }
+    with pytest.raises(DataError, match="was used before in another corpus"):  # the same one twice
+        list(passages_of([paths[1], paths[1]]))

@@ -240,8 +240,8 @@ def _read_corpora(
     paths: Sequence[Path], chunk_words: int | None, chunk_overlap: int, on_bad: OnBad | None
 ) -> Iterator[Passage]:
     corpora: list[tuple[Path, Iterator[Located]]] = []
-    for path in paths:
-        records, is_text = _open_corpus(path, on_bad, has_others=len(paths) > 1)
+    for path, name in zip(paths, _names_of(paths), strict=True):
+        records, is_text = _open_corpus(path, on_bad, name)
         words = chunk_words if chunk_words is not None else DEFAULT_CHUNK_WORDS if is_text else 0
         if words < 0 or (words and not 0 <= chunk_overlap < words):
             raise UsageError(f"an overlap of {chunk_overlap} words needs longer pieces than {words} words")
@@ -249,10 +249,25 @@ def _read_corpora(
     return _unique(corpora, on_bad)
 
 
-def _open_corpus(path: Path, on_bad: OnBad | None, has_others: bool) -> tuple[Iterator[Located], bool]:
-    """The passages, and whether they are whole documents. Where the corpus `has_others` beside it, ids that are made here,
-    of paths and row numbers, begin with its name."""
-    name = path.resolve().name if has_others else ""
+def _names_of(paths: Sequence[Path]) -> list[str]:
+    """What each corpus is called beside the others: by the last part of its path, or as many of the last as tell it from
+    theirs. One alone needs no name."""
+    if len(paths) < 2:
+        return [""] * len(paths)
+    parts = [path.resolve().parts for path in paths]
+    lengths = [0] * len(parts)
+    for length in range(1, max(map(len, parts)) + 1):
+        numbers = Counter(own[-length:] for own in parts)
+        lengths = [
+            known or length * (numbers[own[-length:]] == 1 or length == len(own))
+            for own, known in zip(parts, lengths, strict=True)
+        ]
+    return ["/".join(own[-length:]) for own, length in zip(parts, lengths, strict=True)]
+
+
+def _open_corpus(path: Path, on_bad: OnBad | None, name: str) -> tuple[Iterator[Located], bool]:
+    """The passages, and whether they are whole documents. Where the corpus has a `name` among others, ids that are made
+    here, of paths and row numbers, begin with it."""
     if path.is_dir():
         return _read_folder(path, on_bad, name and f"{name}/"), True
     suffixes = [suffix.lower() for suffix in path.suffixes]
@@ -267,7 +282,7 @@ def _open_corpus(path: Path, on_bad: OnBad | None, has_others: bool) -> tuple[It
     if kind == ".parquet" and not is_packed:
         return _passages(path, _read_parquet(path, name and f"{name}:"), on_bad), False
     if kind in DOCUMENTS and not is_packed:
-        passage = read_document(path, path.name)
+        passage = read_document(path, name or path.name)
         return iter([] if passage is None else [(None, passage)]), True
     raise UsageError(
         f"cannot tell the format of '{path}' from its name. A corpus is a folder of documents, or a file that ends in "
