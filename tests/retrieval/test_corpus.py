@@ -278,6 +278,9 @@ def test_front_matter_gives_the_title_and_is_no_text(text: str, title: str, rest
     assert markdown(text) == (title, text if rest is None else rest)
 
 
+LISTS = {"a": ["b"], "l": ["m", "n"], "o": ["C#"]}
+
+
 @pytest.mark.parametrize(
     ("block", "metadata"),
     [
@@ -292,6 +295,7 @@ def test_front_matter_gives_the_title_and_is_no_text(text: str, title: str, rest
             {"x": "1"},
         ),
         ("text: |\n  long\nsaid: goes on\n  below\nx: 1", {"x": "1"}),
+        ("a: [b] # not [c]\nd: [e, [f, g]]\nh: [i] j\nk: # none\nl: # two\n- m\n- n\no: [C#, ]", LISTS),
     ],
 )
 def test_what_front_matter_says_beside_the_title_is_metadata(tmp_path: Path, block: str, metadata: dict[str, object]):
