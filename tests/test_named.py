@@ -187,6 +187,29 @@ def test_a_manifest_tells_a_changed_reward(mine: Path) -> None:
     assert "sha256" not in describe("gated")
 
 
+@pytest.mark.parametrize("name", ["made", "decorated", "one"])
+def test_a_manifest_tells_a_changed_reward_that_something_else_made(tmp_path: Path, name: str) -> None:
+    # A partial is written in functools, a decorated function and an object may be written anywhere.
+    (tmp_path / "helping.py").write_text(
+        "def twice(function):\n    return lambda trajectory: 2 * function(trajectory)\n"
+        "class Fixed:\n    def __init__(self, cost): self.cost = cost\n    def __call__(self, trajectory): return self.cost\n"
+    )
+    code = (
+        "import functools, helping\n"
+        "def of(trajectory, cost): return cost\n"
+        "made = functools.partial(of, cost=COST)\n"
+        "@helping.twice\n"
+        "def decorated(trajectory): return COST\n"
+        "one = helping.Fixed(COST)\n"
+    )
+    tell = f"from parallelsearch.rewards import describe; print(describe('own:{name}')['sha256'])"
+    told = []
+    for cost in ("1", "1", "2"):
+        (tmp_path / "own.py").write_text(code.replace("COST", cost))
+        told.append(subprocess.run([sys.executable, "-c", tell], cwd=tmp_path, capture_output=True, check=True).stdout)
+    assert told[0] == told[1] != told[2]
+
+
 # ---- policies and searches -------------------------------------------------------------------------------------------
 
 

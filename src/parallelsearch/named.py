@@ -7,6 +7,7 @@ is the business of whoever asked for it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import inspect
@@ -92,15 +93,19 @@ def place_of(error: BaseException) -> str:
 
 
 def source_sha256(name: str, what: str) -> str | None:
-    """Of the whole file in which the object at `module:name` is written, so that a helper or a constant that changed is seen
-    too. None of what was typed at a prompt and is in no file."""
+    """Of the whole file in which the object at `module:name` is written, and of its module's where that is another, so that a
+    helper or a constant that changed is seen too. None of what was typed at a prompt and is in no file."""
     found = load_named(name, what)
+    while isinstance(found, functools.partial):
+        found = found.func
+    found = inspect.unwrap(found)
     written = found if inspect.isroutine(found) or isinstance(found, type) else type(found)
+    files: dict[str, None] = {}  # the module's, too: there is what the object was made with
     for home in (written, sys.modules[name.partition(":")[0]]):
         try:
             file = inspect.getsourcefile(home)
         except TypeError:  # of C, or without a file
             continue
         if file is not None and Path(file).is_file():
-            return hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    return None
+            files[file] = None
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest() if files else None
