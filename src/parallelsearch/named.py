@@ -33,7 +33,11 @@ def load_named(name: str, what: str) -> Any:
         raise UsageError(f"'{place}' is a file, and the {what} '{name}' needs a module: write {dotted}:{path}")
     found: Any = _imported(place, name, what)
     for part in path.split("."):
-        if not hasattr(found, part):
+        try:
+            is_there = hasattr(found, part)
+        except Exception as error:  # a property, or a module that makes its names when they are asked for
+            raise UsageError(f"the {what} '{name}' cannot be had: {said(error)}") from error
+        if not is_there:
             known = _names_in(found)
             file = getattr(sys.modules[place], "__file__", None) or "no file"
             told = f" It has: {', '.join(known)}" if known else ""
