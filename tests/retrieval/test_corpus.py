@@ -636,3 +636,16 @@ def test_corpora_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> 
     }
     with pytest.raises(DataError, match="was used before in another corpus"):  # the same one twice
         list(passages_of([paths[1], paths[1]]))
+
+
+def test_what_is_neither_a_path_nor_a_passage_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("A note.")
+    passage = Passage("1", "Note", "A note.")
+    for source in (
+        tmp_path.glob("*.md"),
+        {tmp_path / "a.md"},
+        [passage, tmp_path / "a.md"],
+        [{"id": "1", "text": "x"}],
+    ):
+        with pytest.raises(UsageError, match=r"from a list of paths, or from passages, .*found (PosixPath|dict): "):
+            build_bm25(source, tmp_path / "index")  # type: ignore[arg-type]

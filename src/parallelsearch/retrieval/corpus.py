@@ -339,9 +339,19 @@ def passages_of(
     paths = paths_of(source)
     if paths is not None:
         return _read_corpora(paths, chunk_words, chunk_overlap, on_bad)
-    located: Iterator[Located] = enumerate(cast(Iterable[Passage], source), 1)
+    located: Iterator[Located] = enumerate(_only_passages(cast(Iterable[object], source)), 1)
     words = chunk_words or 0
     return _unique([(Path("passages"), _chunked(located, words, chunk_overlap) if words else located)], on_bad)
+
+
+def _only_passages(source: Iterable[object]) -> Iterator[Passage]:
+    for one in source:
+        if not isinstance(one, Passage):
+            raise UsageError(
+                f"an index is built from a corpus by its path, from a list of paths, or from passages, Passage(id, title, "
+                f"text); found {type(one).__name__}: {one!r:.80}"
+            )
+        yield one
 
 
 @dataclass(slots=True)
