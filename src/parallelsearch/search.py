@@ -353,6 +353,7 @@ class Search:
 
     def forget(self) -> None:
         """Empty the cache, as where what is searched has changed. What is on its way is not kept either."""
+        self.retriever.forget()
         self._cache = _Cache(self._cache.max_answers, self._cache.max_bytes)
 
     def where(self, fields: Mapping[str, Any]) -> Search:
@@ -360,7 +361,7 @@ class Search:
         other = copy.copy(self)
         other.retriever = self.retriever.where(fields)
         other.stats, other.on_busy, other._lanes = SearchStats(), None, weakref.WeakKeyDictionary()
-        other.forget()
+        other._cache = _Cache(self._cache.max_answers, self._cache.max_bytes)
         return other
 
     def describe(self) -> dict[str, Any]:

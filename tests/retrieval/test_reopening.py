@@ -20,10 +20,13 @@ import pytest
 from parallelsearch import Search, open_search
 from parallelsearch.addresses import open_retriever
 from parallelsearch.errors import UsageError
+from parallelsearch.joined import JoinedRetriever
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval import reopening
 from parallelsearch.retrieval.base import Passage, Result
 from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
+from parallelsearch.retrieval.cache import CachedRetriever
+from parallelsearch.retrieval.own import OwnRetriever
 from parallelsearch.retrieval.reopening import ReopeningRetriever
 
 
@@ -213,6 +216,30 @@ async def test_who_asks_after_the_change_does_not_share_what_was_on_its_way(tmp_
     assert (await asked[0]).hits[0].text == "old"
     assert (await search.find("onyx")).hits[0].text == "new"
     assert sorted(busy) == [False, False, True, True]
+    await search.aclose()
+
+
+async def test_nor_does_a_search_of_several(tmp_path: Path) -> None:
+    answers = [asyncio.get_running_loop().create_future() for _ in range(2)]
+
+    async def slow(query: str) -> list[str]:
+        return [await answers[len(asked) - 1]]
+
+    class Inner(OwnRetriever):
+        def describe(self) -> dict[str, str]:
+            return {"kind": "slow", "corpus": "one"}
+
+    parts = [Inner(slow, slow, takes_many=False), open_retriever("demo")]
+    search = Search(CachedRetriever(JoinedRetriever(parts), tmp_path / "cache.db"))
+    asked = [asyncio.create_task(search.find("onyx"))]
+    await asyncio.sleep(0.05)
+    search.forget()
+    asked.append(asyncio.create_task(search.find("onyx")))
+    await asyncio.sleep(0.05)
+    answers[1].set_result("new")
+    answers[0].set_result("old")
+    assert (await asked[1]).hits[0].text == "new"
+    await asked[0]
     await search.aclose()
 
 
