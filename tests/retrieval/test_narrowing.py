@@ -25,6 +25,7 @@ from parallelsearch.retrieval.dense import DenseRetriever
 from parallelsearch.retrieval.encoder import Encoder
 from parallelsearch.retrieval.faiss_index import build_faiss
 from parallelsearch.retrieval.hybrid import build_hybrid, open_hybrid
+from parallelsearch.retrieval.narrowing import Selection
 from parallelsearch.retrieval.vectors import ExactSearcher
 
 HELD = [
@@ -139,6 +140,22 @@ def test_a_hybrid_index_whose_parts_differ_in_metadata_is_not_narrowed(folder: P
     encoder = Encoder(str(tiny_encoder(tmp_path / "encoder")), device="cpu")
     with pytest.raises(IndexDamagedError, match="was built from another corpus"):  # it keeps the part that is finished
         build_hybrid(HELD, tmp_path / "index", encoder)
+
+
+def test_a_field_that_none_has_costs_the_reading_of_all_passages_once() -> None:
+    read: list[int] = []
+
+    class Counted(list[Passage]):
+        def __getitem__(self, row: int) -> Passage:  # type: ignore[override]
+            read.append(row)
+            return super().__getitem__(row)
+
+    every = Selection(Counted(HELD))
+    for _ in range(3):
+        with pytest.raises(UsageError, match=r"has a field 'pages'. Did you mean 'page'"):
+            every.where({"pages": 3})
+    assert len(read) == len(HELD)
+    assert len(every.where({"page": 3}).rows) == 6
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

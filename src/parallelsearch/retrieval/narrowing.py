@@ -88,10 +88,15 @@ class _Fields:
     def __init__(self, passages: Sequence[Passage]) -> None:
         self._passages = passages
         self._rows: dict[str, dict[str, array[int]]] = {}
+        self._names: set[str] = set()
 
     def rows(self, name: str, texts: Sequence[str]) -> Rows:
         if name not in self._rows:
-            self._rows[name] = self._read(name)
+            # All names are known after the first: one that is refused is not looked for in all passages again.
+            rows = self._read(name) if not self._names or name in self._names else {}
+            if name not in self._names:
+                raise self._unknown(name)
+            self._rows[name] = rows
         found = [self._rows[name][text] for text in texts if text in self._rows[name]]
         return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
 
@@ -107,11 +112,13 @@ class _Fields:
             for one in value if isinstance(value, list) else [value]:
                 if (text := _text(one)) is not None:
                     rows.setdefault(text, array("q")).append(row)
-        if name not in names:
-            known = sorted(names)
-            more = f" and {len(known) - _MAX_SHOWN} more" if len(known) > _MAX_SHOWN else ""
-            raise UsageError(
-                f"no passage of the index has a field '{name}'.{nearest(name, known)} They have: "
-                f"{', '.join(known[:_MAX_SHOWN]) or 'none'}{more}"
-            )
+        self._names = names
         return rows
+
+    def _unknown(self, name: str) -> UsageError:
+        known = sorted(self._names)
+        more = f" and {len(known) - _MAX_SHOWN} more" if len(known) > _MAX_SHOWN else ""
+        return UsageError(
+            f"no passage of the index has a field '{name}'.{nearest(name, known)} They have: "
+            f"{', '.join(known[:_MAX_SHOWN]) or 'none'}{more}"
+        )
