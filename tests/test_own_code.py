@@ -88,6 +88,27 @@ def test_the_code_is_that_of_the_object_not_of_its_name() -> None:
     assert code_of(first) == code_of(written(sources[0])()) != code_of(second)
 
 
+@pytest.mark.parametrize(
+    "member",
+    [
+        "@property\n    def text(self): return VALUE",
+        "@functools.cached_property\n    def text(self): return VALUE",
+        "@staticmethod\n    def text(): return VALUE",
+        "@classmethod\n    def text(cls): return VALUE",
+        "@functools.cache\n    def text(self): return VALUE",
+        "def _text(self, value): return value\n    text = functools.partialmethod(_text, VALUE)",
+    ],
+)
+def test_every_kind_of_method_counts(member: str) -> None:
+    def made(value: str) -> str:
+        source = f"class Own:\n    def search_many(self, queries, k): return []\n    {member}".replace("VALUE", value)
+        names: dict[str, Any] = {"functools": functools, "__name__": "written"}
+        exec(source, names)
+        return code_of(names["Own"]())
+
+    assert made("'a'") == made("'a'") != made("'b'")
+
+
 def test_what_is_given_beside_an_object_counts() -> None:
     def find(query: str, client: object, passage: str) -> list[str]:
         return [passage]

@@ -41,7 +41,7 @@ def _is_ours(kind: type) -> bool:
 
 
 def _code(own: object) -> Iterator[str]:
-    if isinstance(own, functools.partial):
+    if isinstance(own, functools.partial | functools.partialmethod):
         yield from _code(own.func)
         yield from _each("arguments", (*own.args, *sorted(own.keywords.items())))
     elif isinstance(own, type):
@@ -60,6 +60,8 @@ def _function(own: object) -> Any:
 def _member(name: str, value: object) -> Iterator[str]:
     if name in ("__module__", "__doc__", "__firstlineno__", "__static_attributes__"):
         return
+    if isinstance(value, functools.cached_property):
+        value = value.func
     for part in (value.fget, value.fset) if isinstance(value, property) else (value,):
         yield from _plain(name, part)
         yield from _code(part) if not isinstance(part, type) else ()
