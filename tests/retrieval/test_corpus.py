@@ -649,3 +649,15 @@ def test_what_is_neither_a_path_nor_a_passage_is_refused_in_words(tmp_path: Path
     ):
         with pytest.raises(UsageError, match=r"from a list of paths, or from passages, .*found (PosixPath|dict): "):
             build_bm25(source, tmp_path / "index")  # type: ignore[arg-type]
+
+
+def test_a_bad_line_of_a_file_that_was_named_stops_also_where_the_file_lies_in_a_folder_that_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.md").write_text("A note.")
+    Path("empty.md").write_text("")
+    Path("rows.jsonl").write_text('{"id": "1", "text": "A row."}\n{"id": "2"}\n')
+    with pytest.raises(DataError, match=r"rows.jsonl, line 2: field 'text'"):
+        build_bm25([".", "rows.jsonl"], "index")
+    assert build_bm25(["."], "index").num_skipped == 1

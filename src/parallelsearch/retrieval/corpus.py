@@ -372,12 +372,14 @@ class CorpusReport:
 
     def on_bad(self, source: object, skip_bad: bool) -> OnBad | None:
         """`skip`, or None to stop: in a folder a bad file is always left out, since the others are whole without it."""
-        folders = [path for path in paths_of(source) or [] if path.is_dir()]
+        paths = paths_of(source) or []
+        folders = [path for path in paths if path.is_dir()]
         if skip_bad or not folders:
             return self.skip if skip_bad else None
 
         def skip_files(error: DataError) -> None:
-            if not any(Path(error.path).is_relative_to(folder) for folder in folders):
+            bad = Path(error.path)  # a file that was named is none of a folder's, also where it lies in one
+            if (bad in paths and bad not in folders) or not any(bad.is_relative_to(folder) for folder in folders):
                 raise error
             self.skip(error)
 
