@@ -661,3 +661,9 @@ def test_a_bad_line_of_a_file_that_was_named_stops_also_where_the_file_lies_in_a
     with pytest.raises(DataError, match=r"rows.jsonl, line 2: field 'text'"):
         build_bm25([".", "rows.jsonl"], "index")
     assert build_bm25(["."], "index").num_skipped == 1
+
+
+def test_a_content_that_is_no_text_is_called_by_the_name_it_has(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"id": "1", "content": ["a"]}\n')
+    with pytest.raises(DataError, match="line 1: field 'content': expected a string, found list"):
+        list(read_corpus(tmp_path / "rows.jsonl"))

@@ -52,6 +52,7 @@ def passage_of(record: Any, path: str, line: int | None) -> Passage:
     Its other fields are the passage's metadata."""
     if not isinstance(record, dict):
         raise DataError(path, line, f"expected an object with id, title and text, found {type(record).__name__}")
+    written = "content" if "text" not in record and "content" in record else "text"
     if "text" not in record and "contents" in record:
         contents = record["contents"]
         if not isinstance(contents, str):
@@ -74,7 +75,7 @@ def passage_of(record: Any, path: str, line: int | None) -> Passage:
             value = str(value)
         if not isinstance(value, str):
             found = "it is missing" if value is None else f"found {type(value).__name__}"
-            raise DataError(path, line, f"expected a string, {found}", field=name)
+            raise DataError(path, line, f"expected a string, {found}", field=written if name == "text" else name)
         # JSON can spell half of a surrogate pair, which is not text and cannot be written as UTF-8.
         values[name] = whole(value)
     if not values["id"].strip():
