@@ -58,6 +58,12 @@ class Dictionary(Retriever):
     async def search_many(self, queries, k): return [[Hit("1", "Monet", "Born in 1840.")] for _ in queries]
 def opened(): return Dictionary()
 def no_key(): raise ValueError("no key")
+def gives_up(trajectory=None): raise SystemExit("given up")
+def long(trajectory): return 10**400
+class Lazy:
+    @property
+    def reward(self): raise OSError("no file")
+lazy = Lazy()
 class Remote(Shelf):
     def __init__(self, url): pass
 
@@ -119,6 +125,8 @@ def test_wrong_names_say_what_is_there_and_what_to_type(mine: Path) -> None:
         ("mine.inner:number", "there is no module 'mine.inner' for the reward"),
         ("mine:nummber", rf"'mine' \({mine}\) has no 'nummber'. Did you mean 'number'\? It has: COST, number, whole, "),
         ("mine:Judge.metod", "has no 'Judge.metod'. Did you mean 'method'"),
+        ("mine:COST.number", "has no 'COST.number'."),
+        ("mine:lazy.reward", r"'mine:lazy.reward' cannot be had: OSError: no file \(mine.py, line "),
         ("mine.py:number", "'mine.py' is a file, .* write mine:number"),
         ("./folder/mine.py:number", "write folder.mine:number"),
         ("mine:", "'mine:' names no reward; write module:name"),
@@ -156,6 +164,8 @@ def test_a_reward_of_ones_own_that_gives_no_number_or_breaks_names_the_trajector
         ("nothing", r"gave None \(NoneType\) for the trajectory 'q7'; a reward gives a number, or Reward\(outcome, "),
         ("text", r"gave '1.0' \(str\) for the trajectory 'q7'"),
         ("not_a_number", r"gave nan \(float\) for"),
+        ("long", r"gave 10{79} \(int\) for"),
+        ("gives_up", r"broke on the trajectory 'q7': SystemExit: given up \(mine.py, line "),
         ("bad_part", r"gave Reward\(outcome=1.0, .*search_count='0.3'"),
         ("breaks", rf"broke on the trajectory 'q7': TypeError: .*\(mine.py, line {line_of('budget')}\)"),
     ]:
@@ -184,6 +194,29 @@ def test_a_manifest_tells_a_changed_reward(mine: Path) -> None:
     mine.write_text(MINE.replace("COST = 0.1", "COST = 0.2"))
     assert describe("mine:number")["sha256"] != before["sha256"]
     assert "sha256" not in describe("gated")
+
+
+@pytest.mark.parametrize("name", ["made", "decorated", "one"])
+def test_a_manifest_tells_a_changed_reward_that_something_else_made(tmp_path: Path, name: str) -> None:
+    # A partial is written in functools, a decorated function and an object may be written anywhere.
+    (tmp_path / "helping.py").write_text(
+        "def twice(function):\n    return lambda trajectory: 2 * function(trajectory)\n"
+        "class Fixed:\n    def __init__(self, cost): self.cost = cost\n    def __call__(self, trajectory): return self.cost\n"
+    )
+    code = (
+        "import functools, helping\n"
+        "def of(trajectory, cost): return cost\n"
+        "made = functools.partial(of, cost=COST)\n"
+        "@helping.twice\n"
+        "def decorated(trajectory): return COST\n"
+        "one = helping.Fixed(COST)\n"
+    )
+    tell = f"from parallelsearch.rewards import describe; print(describe('own:{name}')['sha256'])"
+    told = []
+    for cost in ("1", "1", "2"):
+        (tmp_path / "own.py").write_text(code.replace("COST", cost))
+        told.append(subprocess.run([sys.executable, "-c", tell], cwd=tmp_path, capture_output=True, check=True).stdout)
+    assert told[0] == told[1] != told[2]
 
 
 # ---- policies and searches -------------------------------------------------------------------------------------------
@@ -216,6 +249,7 @@ def test_what_can_be_no_policy_or_search_says_what_to_write(mine: Path) -> None:
         ("Sized", r"missing a required argument: 'size'; name a function .* the policy: def mine\(\): return Sized\("),
         ("Half", "mine:Half' made no policy: TypeError: Can't instantiate abstract class Half"),
         ("no_key", rf"mine:no_key' made no policy: ValueError: no key \(mine.py, line {line_of('no key')}\)"),
+        ("gives_up", "mine:gives_up' made no policy: SystemExit: given up"),
         ("Mien", "has no 'Mien'. Did you mean 'Mine'"),
     ]:
         with pytest.raises(UsageError, match=message):

@@ -1,6 +1,9 @@
 """What a policy or search of one's own says of itself where it describes nothing: its name, and a hash of its code."""
 
 import functools
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -83,6 +86,57 @@ def test_the_code_is_that_of_the_object_not_of_its_name() -> None:
     sources = [f"class Own:\n    def search_many(self, queries, k):\n        return {value}" for value in ("[]", "[1]")]
     first, second = (written(source)() for source in sources)
     assert code_of(first) == code_of(written(sources[0])()) != code_of(second)
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        "@property\n    def text(self): return VALUE",
+        "@functools.cached_property\n    def text(self): return VALUE",
+        "@staticmethod\n    def text(): return VALUE",
+        "@classmethod\n    def text(cls): return VALUE",
+        "@functools.cache\n    def text(self): return VALUE",
+        "def _text(self, value): return value\n    text = functools.partialmethod(_text, VALUE)",
+    ],
+)
+def test_every_kind_of_method_counts(member: str) -> None:
+    def made(value: str) -> str:
+        source = f"class Own:\n    def search_many(self, queries, k): return []\n    {member}".replace("VALUE", value)
+        names: dict[str, Any] = {"functools": functools, "__name__": "written"}
+        exec(source, names)
+        return code_of(names["Own"]())
+
+    assert made("'a'") == made("'a'") != made("'b'")
+
+
+def test_what_is_given_beside_an_object_counts() -> None:
+    def find(query: str, client: object, passage: str) -> list[str]:
+        return [passage]
+
+    def own(passage: str) -> Callable[..., list[str]]:
+        def find(query: str, client: object = object(), passage: str = passage) -> list[str]:
+            return [passage]
+
+        return find
+
+    assert code_of(own("a")) == code_of(own("a")) != code_of(own("b"))
+    a, again, b = (described("find", functools.partial(find, client=object(), passage=one)) for one in "aab")
+    assert a == again != b
+
+
+def test_it_is_the_same_in_every_process() -> None:
+    source = (
+        "from parallelsearch.own_code import described\n"
+        "find = lambda query: ['a'] if query in {'one', 'two', 'three', 'four'} else []\n"
+        "print(described('find', find)['code_sha256'])"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", source], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("0", "1", "2")
+    }
+    assert len(found) == 1
 
 
 def test_values_of_the_class_and_of_its_bases_count() -> None:

@@ -192,7 +192,7 @@ def _made(maker: Callable[[], object], rest: str, what: str) -> object:
         pass
     try:
         return maker()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"'{PYTHON}:{rest}' made no {what}: {said(error)}") from error
 
 

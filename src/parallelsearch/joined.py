@@ -68,6 +68,10 @@ class JoinedRetriever(Retriever):
             return DegradedHits(hits, missing)
         return KeptHits(hits) if all(found.cached for found in founds) else hits
 
+    def forget(self) -> None:
+        for part in self.parts:
+            part.forget()
+
     async def check(self) -> None:
         for part in self.parts:
             await part.check()

@@ -7,6 +7,7 @@ is the business of whoever asked for it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import inspect
@@ -32,7 +33,11 @@ def load_named(name: str, what: str) -> Any:
         raise UsageError(f"'{place}' is a file, and the {what} '{name}' needs a module: write {dotted}:{path}")
     found: Any = _imported(place, name, what)
     for part in path.split("."):
-        if not hasattr(found, part):
+        try:
+            is_there = hasattr(found, part)
+        except Exception as error:  # a property, or a module that makes its names when they are asked for
+            raise UsageError(f"the {what} '{name}' cannot be had: {said(error)}") from error
+        if not is_there:
             known = _names_in(found)
             file = getattr(sys.modules[place], "__file__", None) or "no file"
             told = f" It has: {', '.join(known)}" if known else ""
@@ -70,7 +75,7 @@ def _names_in(found: object) -> list[str]:
     home = getattr(found, "__name__" if isinstance(found, ModuleType) else "__module__", None)
     return [
         name
-        for name, value in vars(found).items()
+        for name, value in getattr(found, "__dict__", {}).items()  # a number has none
         if not name.startswith("_") and not isinstance(value, ModuleType) and getattr(value, "__module__", home) == home
     ]
 
@@ -92,15 +97,19 @@ def place_of(error: BaseException) -> str:
 
 
 def source_sha256(name: str, what: str) -> str | None:
-    """Of the whole file in which the object at `module:name` is written, so that a helper or a constant that changed is seen
-    too. None of what was typed at a prompt and is in no file."""
+    """Of the whole file in which the object at `module:name` is written, and of its module's where that is another, so that a
+    helper or a constant that changed is seen too. None of what was typed at a prompt and is in no file."""
     found = load_named(name, what)
+    while isinstance(found, functools.partial):
+        found = found.func
+    found = inspect.unwrap(found)
     written = found if inspect.isroutine(found) or isinstance(found, type) else type(found)
+    files: dict[str, None] = {}  # the module's, too: there is what the object was made with
     for home in (written, sys.modules[name.partition(":")[0]]):
         try:
             file = inspect.getsourcefile(home)
         except TypeError:  # of C, or without a file
             continue
         if file is not None and Path(file).is_file():
-            return hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    return None
+            files[file] = None
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest() if files else None

@@ -27,7 +27,8 @@ def read_options(text: str, known: Mapping[str, type], of: str) -> dict[str, Any
     """The options in `text`, each as the type that `known` gives it; a tuple is one of numbers, a dict one of names and the
     texts given to each, and grows where its option comes again. `of` names in messages what they belong to."""
     found: dict[str, Any] = {}
-    for key, value in parse_qsl(text, keep_blank_values=True):
+    # In an address a plus is a plus, not the space that it is in a form: a `where` for C++ must not find what is of C.
+    for key, value in parse_qsl(text.replace("+", "%2B"), keep_blank_values=True):
         if not known:
             raise UsageError(f"{of} takes no options, found '{key}'")
         refuse_unknown([key], known, of)

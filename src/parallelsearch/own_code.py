@@ -12,7 +12,7 @@ import dis
 import functools
 import hashlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Any
 
@@ -41,9 +41,9 @@ def _is_ours(kind: type) -> bool:
 
 
 def _code(own: object) -> Iterator[str]:
-    if isinstance(own, functools.partial):
+    if isinstance(own, functools.partial | functools.partialmethod):
         yield from _code(own.func)
-        yield from _plain("arguments", (*own.args, *sorted(own.keywords.items())))
+        yield from _each("arguments", (*own.args, *sorted(own.keywords.items())))
     elif isinstance(own, type):
         for kind in own.__mro__:
             if not _is_ours(kind):
@@ -60,6 +60,8 @@ def _function(own: object) -> Any:
 def _member(name: str, value: object) -> Iterator[str]:
     if name in ("__module__", "__doc__", "__firstlineno__", "__static_attributes__"):
         return
+    if isinstance(value, functools.cached_property):
+        value = value.func
     for part in (value.fget, value.fset) if isinstance(value, property) else (value,):
         yield from _plain(name, part)
         yield from _code(part) if not isinstance(part, type) else ()
@@ -67,7 +69,7 @@ def _member(name: str, value: object) -> Iterator[str]:
 
 def _function_code(function: Any, code: CodeType) -> Iterator[str]:
     yield _bytecode(code) if code.co_name == "<lambda>" else _source(code)  # several may stand on one line
-    yield from _plain("defaults", (*(function.__defaults__ or ()), *sorted((function.__kwdefaults__ or {}).items())))
+    yield from _each("defaults", (*(function.__defaults__ or ()), *sorted((function.__kwdefaults__ or {}).items())))
     changing = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_DEREF"}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         if name not in changing:
@@ -85,8 +87,21 @@ def _source(code: CodeType) -> str:
 
 
 def _bytecode(code: CodeType) -> str:
-    constants = [_bytecode(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
-    return repr((code.co_code.hex(), constants, code.co_names))
+    return repr((code.co_code.hex(), list(map(_constant, code.co_consts)), code.co_names))
+
+
+def _constant(value: object) -> str:
+    if isinstance(value, CodeType):
+        return _bytecode(value)
+    if isinstance(value, frozenset):  # in another order in every process
+        return f"frozenset({sorted(map(_constant, value))})"
+    return f"({', '.join(map(_constant, value))})" if isinstance(value, tuple) else repr(value)
+
+
+def _each(name: str, values: Sequence[object]) -> Iterator[str]:
+    """One that is not plain (a client) hides none of the others."""
+    for number, value in enumerate(values):
+        yield from _plain(f"{name} {number}", value)
 
 
 def _plain(name: str, value: object) -> Iterator[str]:

@@ -385,16 +385,23 @@ def _own(preset: str) -> Callable[[Trajectory], object]:
     return function
 
 
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number of 400 digits
+        return False
+
+
 def _by_own(trajectory: Trajectory, preset: str) -> Reward:
     function, whose = _own(preset), f"the trajectory {trajectory.id or trajectory.question!r}"
     try:
         value = function(trajectory)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RewardError(f"the reward '{preset}' broke on {whose}: {said(error)}") from error
     found = value if isinstance(value, Reward) else Reward(value, 0.0, 0.0, 0.0)  # type: ignore[arg-type]  # seen next
     for name in COMPONENTS:
         part = getattr(found, name)
-        if not ((is_number(part) or isinstance(part, bool)) and math.isfinite(part)):
+        if not ((is_number(part) or isinstance(part, bool)) and _is_finite(part)):
             raise RewardError(
                 f"the reward '{preset}' gave {value!r:.80} ({type(value).__name__}) for {whose}; {_GIVES}"
             )

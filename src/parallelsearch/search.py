@@ -207,6 +207,9 @@ class Search:
             self.stats.num_cached += 1
             return hits
         job = self._lane().jobs.get(key)
+        if job is not None and job.cache is not self._cache:  # asked for before `forget`: what it brings is of before
+            self._remove(job)
+            job = None
         if job is None:
             return self._submit(key)
         self.stats.num_shared += 1
@@ -350,6 +353,7 @@ class Search:
 
     def forget(self) -> None:
         """Empty the cache, as where what is searched has changed. What is on its way is not kept either."""
+        self.retriever.forget()
         self._cache = _Cache(self._cache.max_answers, self._cache.max_bytes)
 
     def where(self, fields: Mapping[str, Any]) -> Search:
@@ -357,7 +361,7 @@ class Search:
         other = copy.copy(self)
         other.retriever = self.retriever.where(fields)
         other.stats, other.on_busy, other._lanes = SearchStats(), None, weakref.WeakKeyDictionary()
-        other.forget()
+        other._cache = _Cache(self._cache.max_answers, self._cache.max_bytes)
         return other
 
     def describe(self) -> dict[str, Any]:

@@ -122,6 +122,19 @@ def test_where_a_hit_stands_is_shown_beside_its_title():
     assert "\x1b" not in shown
 
 
+def test_a_long_title_hides_neither_the_place_nor_the_url_that_an_answer_rests_on():
+    hit = Hit(
+        "a", "[red]Onyx[/red] " * 60, "Ada runs it.", url="https://b.org", metadata={"source": "o.pdf", "page": 3}
+    )
+    turn = Turn([Query("Onyx", [hit])], shown=[Shown(1, "a", 0, 5)])
+    screen = Console(file=io.StringIO(), width=1_000)
+    screen.print(trajectory_view(Trajectory("Who runs it?", turns=[turn], answer="Ada", stop="answer"), 100))
+    (line,) = re.findall("rests on: .*", screen.file.getvalue())
+    assert line.startswith("rests on: [1] [red]Onyx[/red] [red]")
+    assert line.rstrip().endswith("…, o.pdf, page 3, https://b.org")
+    assert len(line.rstrip()) < 250
+
+
 def test_what_the_answer_rests_on_stands_below_it_with_its_place():
     held = {"source": "search/Onyx-2.txt\x1b[31m", "page": 3}
     hits = [

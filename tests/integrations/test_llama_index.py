@@ -165,6 +165,8 @@ def test_filters_narrow_the_search_and_what_is_no_equality_is_refused(tmp_path):
             assert [node.node.node_id for node in again.retrieve("notice")] == ["2", "5", "8"]
     either = MetadataFilters(filters=filters.filters, condition=FilterCondition.OR)
     greater = MetadataFilters(filters=[MetadataFilter(key="page", value=1, operator=FilterOperator.GT)])
-    for wrong in (either, greater, MetadataFilters(filters=[filters])):
-        with pytest.raises(UsageError, match="'==' and 'in', joined by 'and'"):
+    neither = MetadataFilters(filters=[ExactMatchFilter(key="page", value=2)], condition=FilterCondition.NOT)
+    both = MetadataFilters(filters=[MetadataFilter(key="page", value=[1, 2], operator=FilterOperator.EQ)])
+    for wrong in (either, greater, neither, both, MetadataFilters(filters=[filters])):
+        with pytest.raises(UsageError, match="'==' a value and 'in' a list, joined by 'and'"):
             as_retriever(address, filters=wrong)

@@ -278,6 +278,9 @@ def test_front_matter_gives_the_title_and_is_no_text(text: str, title: str, rest
     assert markdown(text) == (title, text if rest is None else rest)
 
 
+LISTS = {"a": ["b"], "l": ["m", "n"], "o": ["C#"]}
+
+
 @pytest.mark.parametrize(
     ("block", "metadata"),
     [
@@ -292,6 +295,7 @@ def test_front_matter_gives_the_title_and_is_no_text(text: str, title: str, rest
             {"x": "1"},
         ),
         ("text: |\n  long\nsaid: goes on\n  below\nx: 1", {"x": "1"}),
+        ("a: [b] # not [c]\nd: [e, [f, g]]\nh: [i] j\nk: # none\nl: # two\n- m\n- n\no: [C#, ]", LISTS),
     ],
 )
 def test_what_front_matter_says_beside_the_title_is_metadata(tmp_path: Path, block: str, metadata: dict[str, object]):
@@ -607,3 +611,59 @@ def test_a_bad_file_of_a_folder_is_left_out_and_a_bad_line_beside_it_stops(tmp_p
     (problem,) = report.problems
     assert report.reasons == {"is not UTF-8": 1}
     assert "b.txt: is not UTF-8" in problem
+
+
+def test_corpora_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for year in ("2024", "2025"):
+        (tmp_path / year / "docs").mkdir(parents=True)
+        (tmp_path / year / "docs" / "a.md").write_text(f"Rent of {year}.")
+        (tmp_path / year / "a.md").write_text(f"Lease of {year}.")
+        (tmp_path / year / "t.csv").write_text(f"text\nTable of {year}.")
+    (tmp_path / "notes.md").write_text("A note.")
+    paths = [tmp_path / year / name for year in ("2024", "2025") for name in ("docs", "a.md", "t.csv")]
+    found = {passage.id: passage.text for passage in passages_of([*paths, tmp_path / "notes.md"])}
+    assert found == {
+        **{
+            id: text
+            for year in ("2024", "2025")
+            for id, text in {
+                f"{year}/docs/a.md#0": f"Rent of {year}.",
+                f"{year}/a.md#0": f"Lease of {year}.",
+                f"{year}/t.csv:1": f"Table of {year}.",
+            }.items()
+        },
+        "notes.md#0": "A note.",
+    }
+    with pytest.raises(DataError, match="was used before in another corpus"):  # the same one twice
+        list(passages_of([paths[1], paths[1]]))
+
+
+def test_what_is_neither_a_path_nor_a_passage_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("A note.")
+    passage = Passage("1", "Note", "A note.")
+    for source in (
+        tmp_path.glob("*.md"),
+        {tmp_path / "a.md"},
+        [passage, tmp_path / "a.md"],
+        [{"id": "1", "text": "x"}],
+    ):
+        with pytest.raises(UsageError, match=r"from a list of paths, or from passages, .*found (PosixPath|dict): "):
+            build_bm25(source, tmp_path / "index")  # type: ignore[arg-type]
+
+
+def test_a_bad_line_of_a_file_that_was_named_stops_also_where_the_file_lies_in_a_folder_that_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.md").write_text("A note.")
+    Path("empty.md").write_text("")
+    Path("rows.jsonl").write_text('{"id": "1", "text": "A row."}\n{"id": "2"}\n')
+    with pytest.raises(DataError, match=r"rows.jsonl, line 2: field 'text'"):
+        build_bm25([".", "rows.jsonl"], "index")
+    assert build_bm25(["."], "index").num_skipped == 1
+
+
+def test_a_content_that_is_no_text_is_called_by_the_name_it_has(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"id": "1", "content": ["a"]}\n')
+    with pytest.raises(DataError, match="line 1: field 'content': expected a string, found list"):
+        list(read_corpus(tmp_path / "rows.jsonl"))

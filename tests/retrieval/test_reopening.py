@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
+import shutil
 import subprocess
 import sys
 import time
@@ -18,10 +20,13 @@ import pytest
 from parallelsearch import Search, open_search
 from parallelsearch.addresses import open_retriever
 from parallelsearch.errors import UsageError
+from parallelsearch.joined import JoinedRetriever
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval import reopening
 from parallelsearch.retrieval.base import Passage, Result
 from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
+from parallelsearch.retrieval.cache import CachedRetriever
+from parallelsearch.retrieval.own import OwnRetriever
 from parallelsearch.retrieval.reopening import ReopeningRetriever
 
 
@@ -103,6 +108,21 @@ async def test_one_that_cannot_be_opened_leaves_the_old_one_and_says_so(
         await until(search, "Onyx is run by Carl.")
 
 
+@pytest.mark.parametrize("words", ["Onyx is run by Bob.", "Onyx is no longer run by Ada but by Bob."])
+async def test_one_that_is_copied_into_the_folder_file_by_file_is_searched_in_the_end(
+    tmp_path: Path, words: str
+) -> None:
+    build(tmp_path / "live", "Onyx is run by Ada.")
+    build(tmp_path / "new", words)
+    async with opened(f"bm25:{tmp_path / 'live'}") as search:
+        assert await text(search) == "Onyx is run by Ada."
+        for file in sorted((tmp_path / "new").iterdir()):  # as rsync does; the manifest comes before the passages
+            shutil.copy2(file, tmp_path / "live" / f".{file.name}.x")
+            (tmp_path / "live" / f".{file.name}.x").rename(tmp_path / "live" / file.name)
+            await asyncio.sleep(0.05)
+        await until(search, words)
+
+
 async def test_the_old_one_is_closed_after_its_last_call(tmp_path: Path) -> None:
     build(tmp_path / "live", "Onyx is run by Ada.")
     indexes: list[Slow] = []
@@ -139,6 +159,25 @@ async def test_the_old_one_is_closed_after_its_last_call(tmp_path: Path) -> None
     assert indexes[1].is_closed
 
 
+async def test_nothing_is_held_of_the_indexes_before(tmp_path: Path) -> None:
+    folder = tmp_path / "live"
+    build(folder, "Onyx 0")
+
+    def opened_now() -> int:
+        gc.collect()
+        return sum(isinstance(one, BM25Retriever) for one in gc.get_objects())
+
+    async with opened(f"bm25:{folder}") as search:
+        assert await text(search) == "Onyx 0"
+        before = opened_now()
+        for number in range(1, 6):
+            build(folder, f"Onyx {number}")
+            await until(search, f"Onyx {number}")
+        async with asyncio.timeout(20):
+            while opened_now() > before:  # noqa: ASYNC110 - the thread closes the last one after the new one answers
+                await asyncio.sleep(0.01)
+
+
 async def test_what_was_on_its_way_is_not_kept(tmp_path: Path) -> None:
     go = asyncio.Event()
 
@@ -154,6 +193,53 @@ async def test_what_was_on_its_way_is_not_kept(tmp_path: Path) -> None:
     assert (await asked).hits[0].text == "old"
     assert not (await search.find("onyx")).cached
     assert (await search.find("onyx")).cached
+    await search.aclose()
+
+
+async def test_who_asks_after_the_change_does_not_share_what_was_on_its_way(tmp_path: Path) -> None:
+    # A search above this one would keep the old answer: it was forgotten, too, and is asked for the first time.
+    answers, busy = [asyncio.get_running_loop().create_future() for _ in range(2)], []
+
+    async def slow(query: str) -> list[str]:
+        return [await answers[len(asked) - 1]]
+
+    search = Search(slow)
+    search.on_busy = busy.append
+    asked = [asyncio.create_task(search.find("onyx"))]
+    await asyncio.sleep(0.01)
+    search.forget()
+    asked.append(asyncio.create_task(search.find("onyx")))
+    await asyncio.sleep(0.01)
+    answers[1].set_result("new")
+    assert (await asked[1]).hits[0].text == "new"
+    answers[0].set_result("old")
+    assert (await asked[0]).hits[0].text == "old"
+    assert (await search.find("onyx")).hits[0].text == "new"
+    assert sorted(busy) == [False, False, True, True]
+    await search.aclose()
+
+
+async def test_nor_does_a_search_of_several(tmp_path: Path) -> None:
+    answers = [asyncio.get_running_loop().create_future() for _ in range(2)]
+
+    async def slow(query: str) -> list[str]:
+        return [await answers[len(asked) - 1]]
+
+    class Inner(OwnRetriever):
+        def describe(self) -> dict[str, str]:
+            return {"kind": "slow", "corpus": "one"}
+
+    parts = [Inner(slow, slow, takes_many=False), open_retriever("demo")]
+    search = Search(CachedRetriever(JoinedRetriever(parts), tmp_path / "cache.db"))
+    asked = [asyncio.create_task(search.find("onyx"))]
+    await asyncio.sleep(0.05)
+    search.forget()
+    asked.append(asyncio.create_task(search.find("onyx")))
+    await asyncio.sleep(0.05)
+    answers[1].set_result("new")
+    answers[0].set_result("old")
+    assert (await asked[1]).hits[0].text == "new"
+    await asked[0]
     await search.aclose()
 
 

@@ -169,8 +169,9 @@ def _answer_line(trajectory: Trajectory, tells_error: bool) -> Text:
 
 
 def _citation(one: Citation) -> str:
-    words = ", ".join(word for word in (one.title or one.id, one.place, one.url) if word)
-    return f"[{one.number}] {_shorten(words, 300)}"
+    # Each by itself: behind a long title nobody would see where it stands.
+    words = (_shorten(one.title or one.id, 150), _shorten(one.place or "", 220), _shorten(one.url or "", 200))
+    return f"[{one.number}] {', '.join(filter(None, words))}"
 
 
 def _abstained_lines(trajectory: Trajectory, width: int) -> list[RenderableType]:

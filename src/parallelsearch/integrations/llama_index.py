@@ -117,10 +117,16 @@ def as_retriever(
 def _wheres(filters: MetadataFilters) -> list[dict[str, Any]]:
     """What each filter wants; all must hold."""
     every: list[Any] = list(filters.filters)
-    is_and = len(every) < 2 or filters.condition == "and"
-    if not is_and or any(getattr(one, "operator", None) not in ("==", "in") for one in every):
-        raise UsageError(f"filters can be '==' and 'in', joined by 'and', not: {filters!r}")
+    is_and = filters.condition == "and" or (len(every) < 2 and filters.condition != "not")
+    if not is_and or not all(map(_is_plain, every)):
+        raise UsageError(f"filters can be '==' a value and 'in' a list, joined by 'and', not: {filters!r}")
     return [{one.key: one.value} for one in every]
+
+
+def _is_plain(one: Any) -> bool:
+    """One that `where` means the same by: there a list is one of which any may fit."""
+    operator = getattr(one, "operator", None)
+    return operator == "in" or (operator == "==" and not isinstance(one.value, list))
 
 
 def agent_tool(agent: Agent, name: str = TOOL_NAME, description: str = TOOL_DESCRIPTION) -> FunctionTool:

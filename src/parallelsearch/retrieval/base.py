@@ -103,6 +103,9 @@ class Retriever(ABC):
             "can dense and hybrid"
         )
 
+    def forget(self) -> None:  # noqa: B027 - most hold no answers
+        """Share nothing any more that was asked for before (`Search.forget`). One that is made of searches tells them."""
+
     def describe(self) -> dict[str, Any]:
         """What a manifest needs to tell this backend from another: kind, corpus hash, settings. No secrets. Here the name
         and a hash of the code, which does not show what it was made with."""

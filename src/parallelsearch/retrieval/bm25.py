@@ -25,7 +25,15 @@ from parallelsearch.errors import DataError, IndexDamagedError, UsageError
 from parallelsearch.retrieval.base import BlockingRetriever, Hit, Passage, Result
 from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, Source, name_of, passages_of, paths_of
 from parallelsearch.retrieval.narrowing import Selection
-from parallelsearch.retrieval.store import IndexBuilder, PassageStore, PassageWriter, corpus_sha256, open_manifest
+from parallelsearch.retrieval.store import (
+    IndexBuilder,
+    Manifest,
+    PassageStore,
+    PassageWriter,
+    corpus_sha256,
+    metadata_sha256,
+    open_manifest,
+)
 from parallelsearch.retrieval.terms import Analyzer, split_words
 
 KIND = "bm25"
@@ -333,8 +341,8 @@ class BM25Retriever(BlockingRetriever):
         scorer.scores, scorer.nonoccurrence_array = arrays, None
         settings = _settings(analyzer, k1, b, title_weight, len(counts.vocabulary))
         self = cls.__new__(cls)
-        about = {"kind": KIND, "corpus_sha256": corpus_sha256(held), "num_passages": len(held), "settings": settings}
-        self._set(about, analyzer, held, counts.vocabulary, scorer)
+        about = Manifest(KIND, corpus_sha256(held), len(held), settings, metadata_sha256=metadata_sha256(held))
+        self._set(about.describe(), analyzer, held, counts.vocabulary, scorer)
         BlockingRetriever.__init__(self, num_threads)
         return self
 

@@ -270,6 +270,9 @@ class CachedRetriever(Retriever):
         if connection is not None:
             connection.close()
 
+    def forget(self) -> None:
+        self.inner.forget()
+
     async def check(self) -> None:
         await self.inner.check()
 

@@ -52,6 +52,7 @@ def passage_of(record: Any, path: str, line: int | None) -> Passage:
     Its other fields are the passage's metadata."""
     if not isinstance(record, dict):
         raise DataError(path, line, f"expected an object with id, title and text, found {type(record).__name__}")
+    written = "content" if "text" not in record and "content" in record else "text"
     if "text" not in record and "contents" in record:
         contents = record["contents"]
         if not isinstance(contents, str):
@@ -74,7 +75,7 @@ def passage_of(record: Any, path: str, line: int | None) -> Passage:
             value = str(value)
         if not isinstance(value, str):
             found = "it is missing" if value is None else f"found {type(value).__name__}"
-            raise DataError(path, line, f"expected a string, {found}", field=name)
+            raise DataError(path, line, f"expected a string, {found}", field=written if name == "text" else name)
         # JSON can spell half of a surrogate pair, which is not text and cannot be written as UTF-8.
         values[name] = whole(value)
     if not values["id"].strip():
@@ -240,8 +241,8 @@ def _read_corpora(
     paths: Sequence[Path], chunk_words: int | None, chunk_overlap: int, on_bad: OnBad | None
 ) -> Iterator[Passage]:
     corpora: list[tuple[Path, Iterator[Located]]] = []
-    for path in paths:
-        records, is_text = _open_corpus(path, on_bad, has_others=len(paths) > 1)
+    for path, name in zip(paths, _names_of(paths), strict=True):
+        records, is_text = _open_corpus(path, on_bad, name)
         words = chunk_words if chunk_words is not None else DEFAULT_CHUNK_WORDS if is_text else 0
         if words < 0 or (words and not 0 <= chunk_overlap < words):
             raise UsageError(f"an overlap of {chunk_overlap} words needs longer pieces than {words} words")
@@ -249,10 +250,25 @@ def _read_corpora(
     return _unique(corpora, on_bad)
 
 
-def _open_corpus(path: Path, on_bad: OnBad | None, has_others: bool) -> tuple[Iterator[Located], bool]:
-    """The passages, and whether they are whole documents. Where the corpus `has_others` beside it, ids that are made here,
-    of paths and row numbers, begin with its name."""
-    name = path.resolve().name if has_others else ""
+def _names_of(paths: Sequence[Path]) -> list[str]:
+    """What each corpus is called beside the others: by the last part of its path, or as many of the last as tell it from
+    theirs. One alone needs no name."""
+    if len(paths) < 2:
+        return [""] * len(paths)
+    parts = [path.resolve().parts for path in paths]
+    lengths = [0] * len(parts)
+    for length in range(1, max(map(len, parts)) + 1):
+        numbers = Counter(own[-length:] for own in parts)
+        lengths = [
+            known or length * (numbers[own[-length:]] == 1 or length == len(own))
+            for own, known in zip(parts, lengths, strict=True)
+        ]
+    return ["/".join(own[-length:]) for own, length in zip(parts, lengths, strict=True)]
+
+
+def _open_corpus(path: Path, on_bad: OnBad | None, name: str) -> tuple[Iterator[Located], bool]:
+    """The passages, and whether they are whole documents. Where the corpus has a `name` among others, ids that are made
+    here, of paths and row numbers, begin with it."""
     if path.is_dir():
         return _read_folder(path, on_bad, name and f"{name}/"), True
     suffixes = [suffix.lower() for suffix in path.suffixes]
@@ -267,7 +283,7 @@ def _open_corpus(path: Path, on_bad: OnBad | None, has_others: bool) -> tuple[It
     if kind == ".parquet" and not is_packed:
         return _passages(path, _read_parquet(path, name and f"{name}:"), on_bad), False
     if kind in DOCUMENTS and not is_packed:
-        passage = read_document(path, path.name)
+        passage = read_document(path, name or path.name)
         return iter([] if passage is None else [(None, passage)]), True
     raise UsageError(
         f"cannot tell the format of '{path}' from its name. A corpus is a folder of documents, or a file that ends in "
@@ -324,9 +340,19 @@ def passages_of(
     paths = paths_of(source)
     if paths is not None:
         return _read_corpora(paths, chunk_words, chunk_overlap, on_bad)
-    located: Iterator[Located] = enumerate(cast(Iterable[Passage], source), 1)
+    located: Iterator[Located] = enumerate(_only_passages(cast(Iterable[object], source)), 1)
     words = chunk_words or 0
     return _unique([(Path("passages"), _chunked(located, words, chunk_overlap) if words else located)], on_bad)
+
+
+def _only_passages(source: Iterable[object]) -> Iterator[Passage]:
+    for one in source:
+        if not isinstance(one, Passage):
+            raise UsageError(
+                f"an index is built from a corpus by its path, from a list of paths, or from passages, Passage(id, title, "
+                f"text); found {type(one).__name__}: {one!r:.80}"
+            )
+        yield one
 
 
 @dataclass(slots=True)
@@ -347,12 +373,14 @@ class CorpusReport:
 
     def on_bad(self, source: object, skip_bad: bool) -> OnBad | None:
         """`skip`, or None to stop: in a folder a bad file is always left out, since the others are whole without it."""
-        folders = [path for path in paths_of(source) or [] if path.is_dir()]
+        paths = paths_of(source) or []
+        folders = [path for path in paths if path.is_dir()]
         if skip_bad or not folders:
             return self.skip if skip_bad else None
 
         def skip_files(error: DataError) -> None:
-            if not any(Path(error.path).is_relative_to(folder) for folder in folders):
+            bad = Path(error.path)  # a file that was named is none of a folder's, also where it lies in one
+            if (bad in paths and bad not in folders) or not any(bad.is_relative_to(folder) for folder in folders):
                 raise error
             self.skip(error)
 

@@ -95,8 +95,8 @@ def _without_closing_signs(heading: str) -> str:
 
 _KEY = re.compile(r"([A-Za-z_][\w.-]*+)[ \t]*+:(?:[ \t]++(.*))?")
 _ITEM = re.compile(r"[ \t]*+-[ \t]++(.+)")
-_FLOW_ITEM = re.compile(r"[ \t]*+(\"(?:[^\"\\]|\\.)*+\"|'(?:[^']|'')*+'|[^,\"'][^,]*+|)[ \t]*+(?:,|\Z)")
-_BEGINS_BELOW = (None, ">", "|", ">-", "|-", ">+", "|+")
+_FLOW_ITEM = re.compile(r"[ \t]*+(\"(?:[^\"\\]|\\.)*+\"|'(?:[^']|'')*+'|[^,\"'\[\]{}][^,\[\]{}]*+|)[ \t]*+([,\]])")
+_BEGINS_BELOW = (">", "|", ">-", "|-", ">+", "|+")
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)")
 _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*+)\"|'((?:[^']|'')*+)'")
 
@@ -116,10 +116,11 @@ def _front_matter(text: str) -> tuple[str, Metadata, str]:
             return (_unquoted(title), fields, "\n".join(lines[number + 1 :])) if num_keys else ("", {}, text)
         if found := _KEY.fullmatch(line):
             key, num_keys = found[1], num_keys + 1
+            written = None if found[2] is None or found[2].startswith("#") else found[2]
             if key.lower() == "title":
-                title = "" if found[2] in _BEGINS_BELOW else found[2]
+                title = written if written is not None and written not in _BEGINS_BELOW else ""
             else:
-                fields[key] = [] if found[2] is None else _value(found[2])
+                fields[key] = [] if written is None else _value(written)
         elif key.lower() == "title" and line.startswith((" ", "\t")):  # a long title goes on below
             title = f"{title} {line.strip()}".strip()[:_MAX_HEADING_CHARS]
         elif (item := _ITEM.fullmatch(line)) and isinstance(fields.get(key), list) and not _KEY.fullmatch(item[1]):
@@ -135,16 +136,16 @@ def _front_matter(text: str) -> tuple[str, Metadata, str]:
 def _value(text: str) -> str | list[str] | None:
     """A text or a list in one line; None for the other forms that YAML has."""
     if text.startswith("["):
-        inner, is_closed, _ = text[1:].rpartition("]")
         items: list[str] = []
-        at = 0
-        while at < len(inner):
-            found = _FLOW_ITEM.match(inner, at)
-            if found is None:  # a quote that is not closed, or closed and more behind it
-                return None
-            items.append(_unquoted(found[1]))
+        at = 1
+        while found := _FLOW_ITEM.match(text, at):  # else a quote or the list is not closed, or another list is in it
             at = found.end()
-        return items if is_closed else None
+            if found[2] == ",":
+                items.append(_unquoted(found[1]))
+                continue
+            is_all = text[at:].partition("#")[0].strip() == ""
+            return [*items, *([_unquoted(found[1])] if found[1] else [])] if is_all else None
+        return None
     return None if text.startswith(("{", "|", ">", "&", "*", "!")) else _unquoted(text)
 
 

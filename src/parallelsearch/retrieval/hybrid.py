@@ -23,6 +23,7 @@ from parallelsearch.retrieval.bm25 import BM25Retriever, BuildReport, OnProgress
 from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, Source, paths_of
 from parallelsearch.retrieval.dense import DenseRetriever, SearchKind, build_dense
 from parallelsearch.retrieval.encoder import Encoder
+from parallelsearch.retrieval.metadata import METADATA_SHA256
 from parallelsearch.retrieval.store import open_manifest
 
 RRF_K = 5
@@ -126,6 +127,7 @@ class HybridRetriever(Retriever):
         return DegradedHits(fused, failures) if failures else fused
 
     def where(self, fields: Mapping[str, Any]) -> HybridRetriever:
+        _check_same_metadata(self.parts)
         other = copy.copy(self)
         other.parts = [part.where(fields) for part in self.parts]
         return other
@@ -151,6 +153,16 @@ def _check_same_corpus(parts: Sequence[Retriever]) -> None:
         raise IndexDamagedError(
             f"the parts of a hybrid index must hold the same corpus; they hold different ones ({found}). "
             "Build both from the same file: parallelsearch index CORPUS --out DIR --kind hybrid"
+        )
+
+
+def _check_same_metadata(parts: Sequence[Retriever]) -> None:
+    """A part that was built with other metadata of the same texts would let through what the other keeps out."""
+    if len({part.describe().get(METADATA_SHA256) for part in parts}) > 1:
+        names = " and ".join(part.name for part in parts)
+        raise IndexDamagedError(
+            f"the parts of a hybrid index that is narrowed must hold the same metadata; {names} have different metadata. "
+            "Build both again: parallelsearch index CORPUS --out DIR --kind hybrid --overwrite"
         )
 
 
@@ -245,7 +257,8 @@ def build_hybrid(
         on_progress=on_progress,
     )
     lexical_manifest, dense_manifest = open_manifest(lexical, "bm25"), open_manifest(dense, "dense")
-    if lexical_manifest.corpus_sha256 != dense_manifest.corpus_sha256:
+    held = {(one.corpus_sha256, one.metadata_sha256) for one in (lexical_manifest, dense_manifest)}
+    if len(held) > 1:
         raise IndexDamagedError(
             f"'{lexical}' was built from another corpus than '{dense}' (or the file changed in between). "
             "Run the same command with --overwrite"

@@ -31,7 +31,9 @@ def conditions_of(where: Mapping[str, Any]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, wanted in where.items():
         values = (
-            list(wanted) if isinstance(wanted, Sequence | AbstractSet) and not isinstance(wanted, str) else [wanted]
+            list(wanted)
+            if isinstance(wanted, Sequence | AbstractSet) and not isinstance(wanted, str | bytes | bytearray)
+            else [wanted]
         )
         texts = [_text(value) for value in values]
         if not isinstance(name, str) or None in texts:
@@ -51,7 +53,9 @@ def _text(value: object) -> str | None:
         return str(int(value))
     if isinstance(value, date):
         return value.isoformat()
-    return str(value) if isinstance(value, str | int | float) else None
+    if isinstance(value, str):
+        return str.__str__(value)  # of an Enum that is a text: that text, as JSON has it
+    return str(value) if isinstance(value, int | float) else None
 
 
 class Selection:
@@ -84,10 +88,15 @@ class _Fields:
     def __init__(self, passages: Sequence[Passage]) -> None:
         self._passages = passages
         self._rows: dict[str, dict[str, array[int]]] = {}
+        self._names: set[str] = set()
 
     def rows(self, name: str, texts: Sequence[str]) -> Rows:
         if name not in self._rows:
-            self._rows[name] = self._read(name)
+            # All names are known after the first: one that is refused is not looked for in all passages again.
+            rows = self._read(name) if not self._names or name in self._names else {}
+            if name not in self._names:
+                raise self._unknown(name)
+            self._rows[name] = rows
         found = [self._rows[name][text] for text in texts if text in self._rows[name]]
         return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
 
@@ -103,11 +112,13 @@ class _Fields:
             for one in value if isinstance(value, list) else [value]:
                 if (text := _text(one)) is not None:
                     rows.setdefault(text, array("q")).append(row)
-        if name not in names:
-            known = sorted(names)
-            more = f" and {len(known) - _MAX_SHOWN} more" if len(known) > _MAX_SHOWN else ""
-            raise UsageError(
-                f"no passage of the index has a field '{name}'.{nearest(name, known)} They have: "
-                f"{', '.join(known[:_MAX_SHOWN]) or 'none'}{more}"
-            )
+        self._names = names
         return rows
+
+    def _unknown(self, name: str) -> UsageError:
+        known = sorted(self._names)
+        more = f" and {len(known) - _MAX_SHOWN} more" if len(known) > _MAX_SHOWN else ""
+        return UsageError(
+            f"no passage of the index has a field '{name}'.{nearest(name, known)} They have: "
+            f"{', '.join(known[:_MAX_SHOWN]) or 'none'}{more}"
+        )

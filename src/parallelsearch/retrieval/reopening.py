@@ -1,13 +1,16 @@
 """An index that is opened again when it was built again, for servers: they run for longer than an index stays as it is.
 
-A thread looks at the manifests once a second, which costs nothing that a query would notice. The new index is opened beside
-the old one, which answers until then and is closed after its last call. One that cannot be opened is left alone until it
-changes again.
+A thread looks at the manifests and their files once a second, which costs nothing that a query would notice. The new index
+is opened beside the old one, which answers until then and is closed after its last call. One that cannot be opened is left
+alone until it changes again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+import json
 import logging
 import threading
 from collections import Counter
@@ -50,6 +53,8 @@ class ReopeningRetriever(Retriever):
         finally:
             with self._lock:
                 self._num_calls[inner] -= 1
+                if not self._num_calls[inner]:
+                    del self._num_calls[inner]  # else it would hold every index that was ever searched
                 is_last = inner is not self._inner and not self._num_calls[inner]
             if is_last:
                 await inner.aclose()
@@ -80,11 +85,15 @@ class ReopeningRetriever(Retriever):
             asyncio.run(fresh.aclose())
 
     def _stamps(self) -> _Stamps:
-        """What is new of each manifest when an index is; of a hybrid one there are two."""
+        """What is new of each manifest and its files when an index is; of a hybrid one there are two. Of the files, too: one
+        that is copied into the folder file by file is whole after the last of them."""
         try:
             found = [path.stat() for path in self._manifests]
         except OSError:
             return []
+        for path in itertools.chain.from_iterable(map(_files_of, self._manifests)):
+            with contextlib.suppress(OSError):  # one that is not there yet
+                found.append(path.stat())
         return [(one.st_mtime_ns, one.st_ino) for one in found]
 
     async def check(self) -> None:
@@ -96,3 +105,10 @@ class ReopeningRetriever(Retriever):
     async def aclose(self) -> None:
         self._closed.set()
         await self._inner.aclose()
+
+
+def _files_of(manifest: Path) -> list[Path]:
+    try:
+        return [manifest.parent / name for name in json.loads(manifest.read_text(encoding="utf-8"))["files"]]
+    except (OSError, ValueError, KeyError, TypeError):  # opening it says what is wrong with it
+        return []

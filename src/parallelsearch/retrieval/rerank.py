@@ -101,6 +101,9 @@ class RerankRetriever(Retriever):
         other.inner = self.inner.where(fields)
         return other
 
+    def forget(self) -> None:
+        self.inner.forget()
+
     async def check(self) -> None:
         await self.inner.check()
 

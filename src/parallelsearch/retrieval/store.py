@@ -201,9 +201,8 @@ class PassageWriter:
         """Write one passage; returns its row."""
         data = _encode(passage)
         self._hash.update(data)
-        metadata = None if passage.metadata is None else bounded(passage.metadata)
-        if metadata is not None:
-            data = _encode(passage, metadata)
+        if (with_metadata := _encode_metadata(passage)) is not None:
+            data = with_metadata
             self._metadata_hash.update(data)
             self._has_metadata = True
         self._passages.write(data)
@@ -244,6 +243,20 @@ def _encode(passage: Passage, metadata: Metadata | None = None) -> bytes:
         fields.append(metadata)
     # A lone surrogate cannot be UTF-8; the corpus reader has none, but passages may come from elsewhere.
     return (json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n").encode("utf-8", errors="replace")
+
+
+def _encode_metadata(passage: Passage) -> bytes | None:
+    metadata = None if passage.metadata is None else bounded(passage.metadata)
+    return None if metadata is None else _encode(passage, metadata)
+
+
+def metadata_sha256(passages: Iterable[Passage]) -> str | None:
+    """The hash of their metadata that an index of these passages would have."""
+    digest, has_any = hashlib.sha256(), False
+    for data in filter(None, map(_encode_metadata, passages)):
+        digest.update(data)
+        has_any = True
+    return digest.hexdigest() if has_any else None
 
 
 def corpus_sha256(passages: Iterable[Passage]) -> str:
