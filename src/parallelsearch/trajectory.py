@@ -576,10 +576,14 @@ def trajectory_from_dict(record: object, path: str = "<record>", line: int | Non
 
 
 def _written_turns(trajectory: Trajectory) -> list[Turn]:
-    """The turn of each segment that the model wrote. Where the counts differ, a turn of the environment's has none."""
+    """The turn of each segment that the model wrote. Where the counts differ, the last call failed, or the first turn is the
+    environment's. A turn of the model's may be empty, too."""
     turns = [turn for turn in trajectory.turns if turn.was_written]
-    if len(turns) > sum(segment.author == "model" for segment in trajectory.segments):
-        turns = [turn for turn in turns if turn.num_tokens != 0]
+    num_written = sum(segment.author == "model" for segment in trajectory.segments)
+    if len(turns) > num_written and turns[-1].finish is None and turns[-1].num_tokens is None:
+        turns.pop()
+    if len(turns) > num_written and turns[0].num_tokens == 0:
+        del turns[0]
     return turns
 
 

@@ -1,0 +1,61 @@
+"""One meter: what the policy was asked and wrote, what the record says of it, and what a limit goes by."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from parallelsearch.errors import PolicyError
+from parallelsearch.grammar import render_turn
+from parallelsearch.policy.base import Generation, Policy
+from parallelsearch.rollout import rollout
+from parallelsearch.search import Search
+from parallelsearch.trajectory import trajectory_from_dict
+
+Q = "Who is older, Claude Monet or Camille Pissarro?"
+SPLIT = render_turn("Two.", queries=["monet born", "pissarro born"])
+ANSWER = render_turn("It was he.", answer="Camille Pissarro")
+
+
+class Billed(Policy):
+    """Says what it is told to, and keeps a bill. A turn that is an error is raised."""
+
+    name = "billed"
+
+    def __init__(self, *turns: str | Exception, counts: bool = True) -> None:
+        self.turns, self.counts, self.bill = list(turns), counts, (0, 0)
+
+    async def generate(self, segments: Any, **options: Any) -> Generation:
+        text = self.turns.pop(0)
+        if isinstance(text, Exception):
+            raise text
+        read, written = sum(self.count_tokens(segment.text) for segment in segments), self.count_tokens(text)
+        if self.counts:  # as servers do: a chat template before it, thoughts that are not shown
+            read, written = read + 3, written + 5
+        self.bill = (self.bill[0] + read, self.bill[1] + written)
+        return Generation(text, "stop", usage=self.usage(read, written) if self.counts else None)
+
+    def usage(self, read: int, written: int) -> Mapping[str, Any] | None:
+        return {"prompt_tokens": read, "completion_tokens": written}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "turns"),
+    [
+        ("parallel", (SPLIT, ANSWER)),
+        ("parallel", ("", SPLIT, ANSWER)),
+        ("parallel", ("", SPLIT, PolicyError("down"))),
+        ("rag", ("", "It is <answer> Monet </answer>")),
+        ("rag", ("", PolicyError("down"))),
+        ("ircot", ("One is older.\n", "", "So the answer is: Monet.\n")),
+    ],
+)
+async def test_the_record_says_what_was_billed_with_empty_turns_and_failed_calls(echo, dialect, turns):
+    policy = Billed(*turns)
+    trajectory = await rollout(Q, policy, Search(echo()), dialect=dialect)
+    assert trajectory.billed_tokens == policy.bill
+    read = trajectory_from_dict(json.loads(trajectory.to_json()))
+    assert read.billed_tokens == policy.bill
+    written = [turn.text for turn in read.turns if turn.usage is not None]
+    assert written == [text for text in turns if isinstance(text, str)]
