@@ -59,3 +59,17 @@ async def test_the_record_says_what_was_billed_with_empty_turns_and_failed_calls
     assert read.billed_tokens == policy.bill
     written = [turn.text for turn in read.turns if turn.usage is not None]
     assert written == [text for text in turns if isinstance(text, str)]
+
+
+@pytest.mark.parametrize("odd", ["12", None, -12, 1.5, 10**30, float("nan"), {"cached_tokens": 4}, True])
+async def test_what_is_no_count_in_the_usage_of_a_policy_is_left_out(echo, odd):
+    class Odd(Billed):
+        def usage(self, read, written):
+            return {"prompt_tokens": odd, "completion_tokens": written, "prompt_tokens_details": {"cached_tokens": odd}}
+
+    policy = Odd(ANSWER)
+    trajectory = await rollout(Q, policy, Search(echo()))
+    assert (trajectory.error, trajectory.answer) == (None, "Camille Pissarro")
+    assert trajectory.turns[0].usage == {"completion_tokens": policy.bill[1]}
+    assert trajectory.billed_tokens == (policy.bill[0] - 3, policy.bill[1])  # what was read is counted here
+    assert trajectory_from_dict(json.loads(trajectory.to_json())).turns[0].usage == trajectory.turns[0].usage

@@ -19,12 +19,11 @@ from pydantic_core import from_json, to_json
 
 from parallelsearch import grammar
 from parallelsearch.errors import PolicyError, TransientError
-from parallelsearch.policy.base import Finish, Generation, OnCall, OnText
+from parallelsearch.policy.base import Finish, Generation, OnCall, OnText, is_count
 from parallelsearch.trajectory import Call
 from parallelsearch.untrusted import finite, whole, whole_start
 
 _MAX_EVENT_BYTES = 16 * 1024 * 1024
-_MAX_COUNT = 10**9
 _CONTENT = b'"content":'
 _NAME_ENDS = b'content"'
 _NAMESPACE = "functions."
@@ -240,9 +239,9 @@ class Turn:
         if get("error"):
             raise _reported_error(payload["error"])
         usage = get("usage")
-        if usage is not None and isinstance(usage, dict) and _is_count(usage.get("completion_tokens")):
+        if usage is not None and isinstance(usage, dict) and is_count(usage.get("completion_tokens")):
             self._num_tokens = usage["completion_tokens"]
-            self._usage = {name: value for name, value in usage.items() if _is_count(value)}
+            self._usage = {name: value for name, value in usage.items() if is_count(value)}
         choices = get("choices")
         if not isinstance(choices, list):
             raise PolicyError(f"the server's answer has no 'choices': {short(payload)}")
@@ -572,7 +571,3 @@ def short(value: object) -> str:
         text = f"a {type(value).__name__} that cannot be shown"
     text = whole(text[:201])
     return text if len(text) <= 200 else text[:197] + "..."
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < _MAX_COUNT
