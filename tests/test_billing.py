@@ -8,6 +8,7 @@ import pytest
 
 from parallelsearch.errors import PolicyError
 from parallelsearch.grammar import render_turn
+from parallelsearch.limits import Limits
 from parallelsearch.policy.base import Generation, Policy
 from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
@@ -15,6 +16,7 @@ from parallelsearch.trajectory import trajectory_from_dict
 
 Q = "Who is older, Claude Monet or Camille Pissarro?"
 SPLIT = render_turn("Two.", queries=["monet born", "pissarro born"])
+LOOKED_UP = "I must look. <|begin_search_query|> monet born <|end_search_query|>"
 ANSWER = render_turn("It was he.", answer="Camille Pissarro")
 
 
@@ -73,3 +75,22 @@ async def test_what_is_no_count_in_the_usage_of_a_policy_is_left_out(echo, odd):
     assert trajectory.turns[0].usage == {"completion_tokens": policy.bill[1]}
     assert trajectory.billed_tokens == (policy.bill[0] - 3, policy.bill[1])  # what was read is counted here
     assert trajectory_from_dict(json.loads(trajectory.to_json())).turns[0].usage == trajectory.turns[0].usage
+
+
+@pytest.mark.parametrize("counts", [True, False])
+@pytest.mark.parametrize(
+    "turns",
+    [
+        (LOOKED_UP, "He was born in 1840.", "It is <answer> Monet </answer>"),
+        (LOOKED_UP, "He was born in 1840.", LOOKED_UP.replace("born", "died"), "He died.", "<answer> Monet </answer>"),
+        (LOOKED_UP, "He was born in 1840.", PolicyError("down")),
+        (LOOKED_UP, "He was born in 1840. " * 40),  # no room for another turn
+    ],
+)
+async def test_what_condensing_reads_and_writes_is_billed_whatever_comes_after_it(echo, turns, counts):
+    policy = Billed(*turns, counts=counts)
+    trajectory = await rollout(Q, policy, Search(echo()), Limits(max_tokens=350), dialect="search-o1")
+    assert not policy.turns
+    assert trajectory.num_llm_calls == len(turns)
+    assert trajectory.billed_tokens == policy.bill
+    assert trajectory_from_dict(json.loads(trajectory.to_json())).billed_tokens == policy.bill

@@ -186,7 +186,8 @@ class _Run:
         self.prompt = ""
         self.num_tokens = 0
         self.num_side_tokens = 0  # of a call beside the turns; they count with the next turn
-        self.side_usage: Counter[str] = Counter()  # the same by the server's count
+        self.side_usage: Counter[str] = Counter()  # the same as it is billed
+        self.last_bill: Counter[str] = Counter()  # of the last turn
         self.num_side_calls = 0
         self.num_read = self.num_written = 0  # over all calls, as a server's bill counts them
         self.max_tokens = min(limits.max_tokens, policy.max_context or limits.max_tokens)
@@ -339,7 +340,7 @@ class _Run:
         on_text: Callable[[str], None] | None = None,
         **tools: Any,
     ) -> Generation:
-        generation = await self.written_by(
+        return await self.written_by(
             self.policy,
             segments,
             stop=stop,
@@ -348,11 +349,16 @@ class _Run:
             on_text=on_text,
             **tools,
         )
-        usage = generation.usage or {}
-        written = usage.get("completion_tokens", generation.num_tokens)
-        self.num_written += self.policy.count_tokens(generation.text) if written is None else written
-        self.num_read += usage.get("prompt_tokens", self.num_tokens)
-        return generation
+
+    def bill(self, generation: Generation, num_read: int) -> Counter[str]:
+        """Add what a call costs: what the server counted, and where it did not, what is counted here."""
+        written = generation.num_tokens
+        if written is None:
+            written = self.policy.count_tokens(generation.text)
+        counts = Counter({"prompt_tokens": num_read, "completion_tokens": written} | (generation.usage or {}))
+        self.num_read += counts["prompt_tokens"]
+        self.num_written += counts["completion_tokens"]
+        return counts
 
     async def written_by(self, policy: Policy, segments: Sequence[Segment], **options: Any) -> Generation:
         """A turn. Whatever else a policy raises is a `PolicyError`, as whatever a backend raises is a `SearchError`: one
@@ -393,8 +399,11 @@ class _Run:
         record.problems = [problem.code for problem in parsed.problems]
         record.action, record.thought, record.separated = parsed.action, parsed.thought, parsed.separated
         record.text = segment.text
-        if generation.usage is not None:
-            record.usage = {name: number + self.side_usage[name] for name, number in generation.usage.items()}
+        self.last_bill = self.bill(generation, self.num_tokens)
+        record.usage = generation.usage
+        if self.side_usage:
+            self.last_bill.update(self.side_usage)
+            record.usage = dict(self.last_bill)
         self.add(segment, generation.num_tokens)
         num_tokens = generation.num_tokens
         if num_tokens is None:
@@ -577,6 +586,7 @@ class _Run:
         prompt = self.dialect.digest_prompt(self.trajectory.question, queries, observation.text)
         if prompt is None:
             return observation
+        num_read = self.policy.count_tokens(prompt)
         self.trajectory.num_llm_calls += 1
         try:
             async with asyncio.timeout(self.time_left()):
@@ -584,7 +594,7 @@ class _Run:
         except TimeoutError:
             return observation
         self.num_side_tokens += answer.num_tokens or self.policy.count_tokens(answer.text)
-        self.side_usage.update(answer.usage or {})
+        self.side_usage.update(self.bill(answer, num_read))
         return Observation(self.harmless(answer.text.strip()), observation.shown)
 
     def harmless(self, text: str) -> str:
@@ -704,6 +714,12 @@ class _Run:
         trajectory.num_searches = len(trajectory.rounds)
         trajectory.num_subqueries = sum(len(turn.queries) for turn in trajectory.turns)
         trajectory.elapsed_s = self.now()
+        if self.side_usage:  # no turn came after it
+            last = trajectory.turns[-1]
+            if last.num_tokens:
+                last.num_tokens += self.num_side_tokens
+                self.side_usage.update(self.last_bill)
+            last.usage = dict(self.side_usage)
         if trajectory.stop != "max_tokens":  # it was told to answer for want of room, and did
             trajectory.no_room = None
         elif trajectory.no_room is None:

@@ -159,9 +159,9 @@ class Turn:
 
     `action`, `thought` and `separated` (its search holds the separator) are as the dialect read them. `shown` are the
     passages that were put before the model, in their order; one that is only referred to again is not among them. `usage` is
-    what the server counted; a call between two turns counts with the second. A turn of the environment (a search before the
-    model is asked) has no tokens. `text` is what the model wrote; the record keeps it in the segments, and the reader puts it
-    here.
+    what the server counted; a call between two turns counts with the second, or where none came with the first, and is
+    counted here where the server did not. A turn of the environment (a search before the model is asked) has no tokens.
+    `text` is what the model wrote; the record keeps it in the segments, and the reader puts it here.
     """
 
     queries: list[Query] = field(default_factory=list)
@@ -394,7 +394,12 @@ class Trajectory:
         """Tokens read and written over all calls, of the model and of another that reads in its place. Each call reads all
         that was said before it. What the server counted stands; where it counted nothing, it is the length of the text."""
         num_read = num_written = before = 0
-        turns = iter(_written_turns(self))
+        written = _written_turns(self)
+        for turn in self.turns:  # calls that left no text: beside the turns, or cut off
+            if turn.usage is not None and not any(turn is other for other in written):
+                num_read += turn.usage.get("prompt_tokens", 0)
+                num_written += turn.usage.get("completion_tokens", 0)
+        turns = iter(written)
         for segment in self.segments:
             if segment.author == "model":
                 turn = next(turns, Turn())
