@@ -1,5 +1,6 @@
 """One meter: what the policy was asked and wrote, what the record says of it, and what a limit goes by."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +11,11 @@ from parallelsearch.errors import PolicyError
 from parallelsearch.grammar import render_turn
 from parallelsearch.limits import Limits
 from parallelsearch.policy.base import Generation, Policy
+from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
 from parallelsearch.trajectory import trajectory_from_dict
+from virtual_time import in_virtual_time
 
 Q = "Who is older, Claude Monet or Camille Pissarro?"
 SPLIT = render_turn("Two.", queries=["monet born", "pissarro born"])
@@ -94,3 +97,34 @@ async def test_what_condensing_reads_and_writes_is_billed_whatever_comes_after_i
     assert trajectory.num_llm_calls == len(turns)
     assert trajectory.billed_tokens == policy.bill
     assert trajectory_from_dict(json.loads(trajectory.to_json())).billed_tokens == policy.bill
+
+
+@in_virtual_time
+async def test_a_call_that_the_deadline_cuts_off_is_billed_for_what_it_read_and_wrote(echo):
+    policy = ScriptedPolicy({Q: [SPLIT, "<think> " + "hm " * 4000]}, tokens_per_s=50)
+    trajectory = await rollout(Q, policy, Search(echo()), Limits(timeout_s=4, max_tokens_per_turn=2000))
+    assert [turn.finish for turn in trajectory.turns] == ["stop", "timeout", "timeout"]
+    searched, cut, told = (turn.usage for turn in trajectory.turns)
+    assert searched is None
+    assert told["prompt_tokens"] > cut["prompt_tokens"] > policy.count_tokens(trajectory.segments[0].text)
+    assert cut["completion_tokens"] > 50
+    assert trajectory.billed_tokens == (
+        trajectory.segments[0].num_tokens + cut["prompt_tokens"] + told["prompt_tokens"],
+        trajectory.turns[0].num_tokens + cut["completion_tokens"] + told["completion_tokens"],
+    )
+
+
+class Hanging(Billed):
+    async def generate(self, segments: Any, **options: Any) -> Generation:
+        self.bill = (sum(self.count_tokens(segment.text) for segment in segments), 0)
+        await asyncio.sleep(1000)
+        raise AssertionError
+
+
+@in_virtual_time
+async def test_a_reader_that_hangs_is_billed_for_what_it_read(echo):
+    reader, policy = Hanging(), Billed(SPLIT, ANSWER)
+    trajectory = await rollout(Q, policy, Search(echo()), Limits(timeout_s=4), answer_with=reader)
+    assert "the time was over" in trajectory.reading.error
+    assert trajectory.reading.num_read == reader.bill[0]
+    assert trajectory.billed_tokens == (policy.bill[0] + reader.bill[0], policy.bill[1])

@@ -187,6 +187,7 @@ class _Run:
         self.num_tokens = 0
         self.num_side_tokens = 0  # of a call beside the turns; they count with the next turn
         self.side_usage: Counter[str] = Counter()  # the same as it is billed
+        self.num_asked: int | None = None  # tokens of what the reader is asked
         self.last_bill: Counter[str] = Counter()  # of the last turn
         self.num_side_calls = 0
         self.num_read = self.num_written = 0  # over all calls, as a server's bill counts them
@@ -318,6 +319,9 @@ class _Run:
                     generation = await self.call_apart(whole, session, self.dialect.stop)
         except TimeoutError:
             record.finish, record.generate_s = "timeout", self.now() - record.start_s
+            self.side_usage.update(self.bill(Generation(self.written, "length"), self.num_tokens))
+            record.usage = dict(self.side_usage)  # a server bills what it read and wrote until then
+            self.side_usage.clear()
             self.withdraw()
             self.trajectory.answer = self.dialect.partial_answer(self.written) or self.trajectory.answer
             return None
@@ -441,7 +445,7 @@ class _Run:
                 async with asyncio.timeout(self.time_left(answering=True)):
                     await self.read_with(reader, hits, record, f"{session}/reader", number)
             except TimeoutError:
-                record.error = "the time was over before it had answered"
+                record.error, record.num_read = "the time was over before it had answered", self.num_asked
             except (PolicyError, *_ODD_DATA) as error:
                 if error is self.callers_error:
                     raise
@@ -452,7 +456,7 @@ class _Run:
 
     async def read_with(self, reader: Policy, hits: Sequence[Hit], record: Reading, session: str, number: int) -> None:
         asked = self.reading_prompt(reader, hits)
-        num_read = reader.count_tokens(asked)
+        self.num_asked = num_read = reader.count_tokens(asked)
         if self.passed(self.num_read + num_read, self.num_written + self.limits.max_tokens_per_turn) is not None:
             raise PolicyError(TOO_COSTLY)
         is_heard = reader.streams and self.on_event is not None
@@ -592,6 +596,7 @@ class _Run:
             async with asyncio.timeout(self.time_left()):
                 answer = await self.call_apart(prompt, session, ())
         except TimeoutError:
+            self.side_usage.update(self.bill(Generation("", "length"), num_read))
             return observation
         self.num_side_tokens += answer.num_tokens or self.policy.count_tokens(answer.text)
         self.side_usage.update(self.bill(answer, num_read))

@@ -159,9 +159,10 @@ class Turn:
 
     `action`, `thought` and `separated` (its search holds the separator) are as the dialect read them. `shown` are the
     passages that were put before the model, in their order; one that is only referred to again is not among them. `usage` is
-    what the server counted; a call between two turns counts with the second, or where none came with the first, and is
-    counted here where the server did not. A turn of the environment (a search before the model is asked) has no tokens.
-    `text` is what the model wrote; the record keeps it in the segments, and the reader puts it here.
+    what the server counted; a call between two turns counts with the second, or where none came with the first. Such a
+    call, and one that the deadline cut off, is counted here where the server did not. A turn of the environment (a search
+    before the model is asked) has no tokens. `text` is what the model wrote; the record keeps it in the segments, and the
+    reader puts it here.
     """
 
     queries: list[Query] = field(default_factory=list)
