@@ -9,7 +9,7 @@ import pytest
 
 from parallelsearch.errors import PolicyError
 from parallelsearch.grammar import render_turn
-from parallelsearch.limits import Limits
+from parallelsearch.limits import Limits, Prices
 from parallelsearch.policy.base import Generation, Policy
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.rollout import rollout
@@ -128,3 +128,26 @@ async def test_a_reader_that_hangs_is_billed_for_what_it_read(echo):
     assert "the time was over" in trajectory.reading.error
     assert trajectory.reading.num_read == reader.bill[0]
     assert trajectory.billed_tokens == (policy.bill[0] + reader.bill[0], policy.bill[1])
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("dialect", ["parallel", "rag", "ircot", "search-o1"])
+async def test_searches_do_not_pass_what_a_question_may_cost(echo, dialect, streams):
+    """With every sum from nothing on: never passed, and from the first answer on, always an answer."""
+    turns = {
+        "parallel": [SPLIT, render_turn("t", queries=["a", "b", "c"]), ANSWER],
+        "rag": ["It is <answer> Monet </answer>"],
+        "ircot": ["One is older.\n", "So the answer is: Monet.\n"],
+        "search-o1": [LOOKED_UP, "He was born in 1840.", "It is <answer> Monet </answer>"],
+    }[dialect]
+    prices, stops, nums = Prices(1.0, 1.0, 0.5), [], []
+    for most in (0.0001 * step for step in range(1, 150)):
+        limits = Limits(max_cost=most, prices=prices, max_tokens_per_turn=60, max_observation_tokens=100)
+        policy = ScriptedPolicy({Q: [*turns, *[turns[-1]] * 3]})
+        search = Search(echo())
+        trajectory = await rollout(Q, policy, search, limits, dialect=dialect, streaming_dispatch=streams)
+        assert trajectory.cost(prices) <= most
+        stops.append(trajectory.stop)
+        nums.append(trajectory.num_subqueries)
+    assert nums == sorted(nums)
+    assert set(stops[stops.index("answer") :]) == {"answer"}

@@ -233,7 +233,7 @@ async def test_a_model_that_repeats_its_search_is_stopped_and_shown_nothing_twic
 async def test_a_query_that_a_cache_answers_costs_nothing(echo):
     search, limits = Search(echo()), Limits(max_cost=1.0, prices=Prices(search_per_thousand=1000.0))
     dear = await rollout(Q, script(SPLIT, ANSWER), search, limits)
-    assert (dear.stop, dear.cost(limits.prices)) == ("max_tokens", 2.0)
+    assert (dear.stop, dear.cost(limits.prices), dear.turns[0].dropped_queries) == ("answer", 1.0, ["pissarro born"])
     free = await rollout(Q, script(SPLIT, ANSWER), search, limits)
     assert (free.stop, free.cost(limits.prices)) == ("answer", 0.0)
 

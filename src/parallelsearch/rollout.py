@@ -177,6 +177,7 @@ class _Run:
         if dialect.max_turns is not None and dialect.max_turns < limits.max_turns:
             limits = replace(limits, max_turns=dialect.max_turns)
         self.limits, self.on_event = limits, on_event
+        self.max_subqueries = limits.max_subqueries  # of the turn that is being written
         self.context, self.k, self.scope = "", search.k, ""
         self.until: Until = "answer"
         self.reader: Policy | None = None
@@ -217,6 +218,9 @@ class _Run:
         self.add(self.policy.prompt(self.prompt, question, **self.with_tools))
         must_answer: Stop | None = None
         before = self.dialect.queries_before(question)
+        if before and self.num_payable() < len(before):
+            self.trajectory.stop = "max_tokens"
+            return
         if before:
             must_answer = await self.search_first(before, session)
         max_turns, last_word = self.limits.max_turns, self.dialect.notice_last_turn()
@@ -224,6 +228,8 @@ class _Run:
         if self.until != "answer":
             num_turns = max_turns if self.until == "results" else 1
         for number in range(len(self.trajectory.turns), num_turns):
+            if must_answer is None and number < max_turns and self.num_payable() == 0:
+                must_answer = "max_tokens"
             if must_answer is not None and self.until != "answer":
                 break
             if must_answer is not None and number > 0 and last_word is not None:
@@ -287,7 +293,8 @@ class _Run:
         self.trajectory.num_llm_calls += 1
         self.written = ""
         starts = may_search and self.dispatches_early and self.until != "queries"
-        reader = self.dialect.reader(self.dispatch(number), self.limits.max_subqueries) if starts else None
+        self.max_subqueries = self.num_payable() if may_search else self.limits.max_subqueries
+        reader = self.dialect.reader(self.dispatch(number), self.max_subqueries) if starts else None
 
         def on_call(number_of_call: int, name: str, piece: str) -> None:
             if reader is not None:
@@ -398,7 +405,7 @@ class _Run:
     def read(self, generation: Generation, record: Turn, is_last: bool) -> ParsedTurn:
         """Read the turn, once for all: what it says stands in the record."""
         segment = generation.segment()
-        parsed = self.dialect.read(segment, self.limits.max_subqueries, is_last)
+        parsed = self.dialect.read(segment, self.max_subqueries, is_last)
         record.finish, record.generate_s = generation.finish, self.now() - record.start_s
         record.problems = [problem.code for problem in parsed.problems]
         record.action, record.thought, record.separated = parsed.action, parsed.thought, parsed.separated
@@ -655,6 +662,17 @@ class _Run:
         limits = self.limits
         if limits.max_billed_tokens is None and limits.max_cost is None:
             return False
+        passed = self.passed(*self.ahead(num_calls))
+        if passed is not None:
+            self.say_no_room(what, *passed)
+        return passed is not None
+
+    def say_no_room(self, what: str, limit: str, total: str) -> None:
+        self.trajectory.no_room = f"{limit} left no room to go on: {what} could bring it to {total}"
+
+    def ahead(self, num_calls: int) -> tuple[int, int]:
+        """Tokens read and written over all calls after so many more."""
+        limits = self.limits
         context, read, written = self.num_tokens, self.num_read, self.num_written
         num_results = self.observation_tokens(limits.max_subqueries if self.dialect.may_split else 1)
         for _ in range(num_calls):
@@ -665,11 +683,21 @@ class _Run:
             if self.passed(self.num_read + reading, self.num_written + limits.max_tokens_per_turn) is None:
                 read += reading + (num_calls - 1) * num_results
                 written += limits.max_tokens_per_turn
-        passed = self.passed(read, written)
-        if passed is not None:
-            limit, total = passed
-            self.trajectory.no_room = f"{limit} left no room to go on: {what} could bring it to {total}"
-        return passed is not None
+        return read, written
+
+    def num_payable(self) -> int:
+        """How many sub-queries the next turn may ask, so that they and the call that answers after them can be paid. One that
+        a cache will answer counts like any other: nobody knows it before."""
+        limits, prices = self.limits, self.limits.prices
+        if limits.max_cost is None or prices is None or not prices.search_per_thousand or self.until == "queries":
+            return limits.max_subqueries
+        calls, num_before = self.ahead(2), self.trajectory.num_uncached
+        for number in range(limits.max_subqueries, 0, -1):
+            cost = prices.cost(*calls, num_before + number)
+            if cost <= limits.max_cost:
+                return number
+        self.say_no_room("a search", f"max_cost={limits.max_cost:g}", f"{cost:.3g}")
+        return 0
 
     def passed(self, read: int, written: int) -> tuple[str, str] | None:
         """The limit that so many tokens, over all calls of a question, would pass, and what they come to in its measure."""
