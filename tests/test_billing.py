@@ -151,3 +151,16 @@ async def test_searches_do_not_pass_what_a_question_may_cost(echo, dialect, stre
         nums.append(trajectory.num_subqueries)
     assert nums == sorted(nums)
     assert set(stops[stops.index("answer") :]) == {"answer"}
+
+
+async def test_condensing_does_not_pass_what_may_be_billed(echo):
+    long, nums = "He was born in 1840. " * 10, []
+    for most in range(100, 1200, 10):
+        policy = Billed(LOOKED_UP, long, "It is <answer> Monet </answer>", *["<answer> x </answer>"] * 3)
+        limits = Limits(max_billed_tokens=most, max_tokens_per_turn=64, max_observation_tokens=100)
+        trajectory = await rollout(Q, policy, Search(echo()), limits, dialect="search-o1")
+        assert sum(trajectory.billed_tokens) <= most
+        assert trajectory.billed_tokens == policy.bill
+        nums.append(trajectory.num_llm_calls)
+    assert nums == sorted(nums)
+    assert (nums[0], nums[-1]) == (0, 3)

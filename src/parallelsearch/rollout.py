@@ -597,7 +597,12 @@ class _Run:
         prompt = self.dialect.digest_prompt(self.trajectory.question, queries, observation.text)
         if prompt is None:
             return observation
-        num_read = self.policy.count_tokens(prompt)
+        num_read, longest = self.policy.count_tokens(prompt), self.limits.max_tokens_per_turn
+        read, written = self.ahead(1)
+        if (
+            self.passed(read + num_read + longest, written + longest) is not None
+        ):  # the turn after it reads what it writes
+            return observation
         self.trajectory.num_llm_calls += 1
         try:
             async with asyncio.timeout(self.time_left()):
