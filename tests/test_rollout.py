@@ -493,6 +493,11 @@ CALLS = {
 }
 
 
+class Duck:
+    async def generate(self, segments, **options):
+        return Generation("<answer> quack </answer>", "stop")
+
+
 @pytest.mark.parametrize("name", CALLS)
 async def test_an_address_or_another_object_is_refused_with_what_to_write(name):
     call = CALLS[name]
@@ -500,6 +505,10 @@ async def test_an_address_or_another_object_is_refused_with_what_to_write(name):
         await call("demo", "demo")
     with pytest.raises(UsageError, match=r"a policy is a Policy, such as open_policy\('auto'\), not function"):
         await call(lambda prompt: "x", "demo")
+    with pytest.raises(UsageError, match=r"ScriptedPolicy is its class; write ScriptedPolicy\(\.\.\.\)"):
+        await call(ScriptedPolicy, "demo")
+    with pytest.raises(UsageError, match=r"Duck has a method generate .*; write class Duck\(parallelsearch\.Policy\)"):
+        await call(Duck(), "demo")
     if name != "split":
         with pytest.raises(UsageError, match=r"takes a Search, not an address: write open_search\('demo'\)"):
             await call(open_policy("demo"), "demo")

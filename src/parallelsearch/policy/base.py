@@ -179,6 +179,14 @@ def check_policy(policy: object, *, takes_address: bool = False) -> None:
     """Refuse what is no policy, and say what to write. `takes_address` says that an address would have been opened."""
     if isinstance(policy, Policy):
         return
+    if isinstance(policy, type) and issubclass(policy, Policy):
+        raise UsageError(f"a policy is a Policy, and {policy.__name__} is its class; write {policy.__name__}(...)")
+    if callable(getattr(policy, "generate", None)):
+        name = policy.__name__ if isinstance(policy, type) else type(policy).__name__
+        raise UsageError(
+            f"a policy is a Policy, and {name} has a method generate but does not inherit from it, nor what goes with it; "
+            f"write class {name}(parallelsearch.Policy)"
+        )
     if takes_address:
         raise UsageError(f"a policy is an address, such as 'auto', or a Policy, not {type(policy).__name__}")
     if isinstance(policy, str):
