@@ -164,3 +164,24 @@ async def test_condensing_does_not_pass_what_may_be_billed(echo):
         nums.append(trajectory.num_llm_calls)
     assert nums == sorted(nums)
     assert (nums[0], nums[-1]) == (0, 3)
+
+
+async def test_what_a_server_reads_beyond_the_text_is_expected_of_the_next_call(echo):
+    """Tools, a template, another tokenizer: the first answer tells, and the limit holds from then on."""
+
+    class Wordy(Billed):
+        def usage(self, read, written):
+            self.bill = (self.bill[0] + 400, self.bill[1])
+            return super().usage(read + 400, written)
+
+    nums = []
+    for most in range(800, 4000, 50):
+        policy = Wordy(SPLIT, render_turn("t", queries=["a"]), ANSWER, *[ANSWER] * 3)
+        limits = Limits(
+            max_billed_tokens=most, max_tokens_per_turn=64, max_observation_tokens=100, tokens_per_subquery=10
+        )
+        trajectory = await rollout(Q, policy, Search(echo()), limits)
+        assert sum(policy.bill) == sum(trajectory.billed_tokens) <= most
+        nums.append(trajectory.num_llm_calls)
+    assert nums == sorted(nums)
+    assert (nums[0], nums[-1]) == (1, 3)

@@ -189,6 +189,7 @@ class _Run:
         self.num_side_tokens = 0  # of a call beside the turns; they count with the next turn
         self.side_usage: Counter[str] = Counter()  # the same as it is billed
         self.num_asked: int | None = None  # tokens of what the reader is asked
+        self.num_beside = 0  # what the last turn read beyond the text by the server's count: tools, a template
         self.last_bill: Counter[str] = Counter()  # of the last turn
         self.num_side_calls = 0
         self.num_read = self.num_written = 0  # over all calls, as a server's bill counts them
@@ -411,6 +412,7 @@ class _Run:
         record.action, record.thought, record.separated = parsed.action, parsed.thought, parsed.separated
         record.text = segment.text
         self.last_bill = self.bill(generation, self.num_tokens)
+        self.num_beside = max(0, self.last_bill["prompt_tokens"] - self.num_tokens)
         record.usage = generation.usage
         if self.side_usage:
             self.last_bill.update(self.side_usage)
@@ -678,7 +680,7 @@ class _Run:
     def ahead(self, num_calls: int) -> tuple[int, int]:
         """Tokens read and written over all calls after so many more."""
         limits = self.limits
-        context, read, written = self.num_tokens, self.num_read, self.num_written
+        context, read, written = self.num_tokens + self.num_beside, self.num_read, self.num_written
         num_results = self.observation_tokens(limits.max_subqueries if self.dialect.may_split else 1)
         for _ in range(num_calls):
             read, written = read + context, written + limits.max_tokens_per_turn
