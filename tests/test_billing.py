@@ -185,3 +185,18 @@ async def test_what_a_server_reads_beyond_the_text_is_expected_of_the_next_call(
         nums.append(trajectory.num_llm_calls)
     assert nums == sorted(nums)
     assert (nums[0], nums[-1]) == (1, 3)
+
+
+@in_virtual_time
+async def test_no_search_that_a_limit_must_pay_is_sent_for_a_turn_that_may_prove_invalid(echo):
+    """One that was withdrawn stands in no record, and its engine was asked all the same."""
+    broken = ["<think> t </think><search> first ## second" + " ## last" * 20, *[SPLIT, ANSWER] * 3]
+    prices, retriever = Prices(0.0, 0.0, 1.0), echo(latency_s=0.01)
+    policy = ScriptedPolicy({Q: broken}, tokens_per_s=100)
+    trajectory = await rollout(Q, policy, Search(retriever), Limits(max_cost=0.002, prices=prices))
+    assert (trajectory.stop, trajectory.cost(prices)) == ("answer", 0.002)
+    assert sorted(query for call in retriever.calls for query in call) == ["monet born", "pissarro born"]
+    free = echo(latency_s=0.01)
+    policy = ScriptedPolicy({Q: broken}, tokens_per_s=100)
+    await rollout(Q, policy, Search(free), Limits(max_cost=0.002, prices=Prices(0.001)))
+    assert free.calls[0] == ["first"]  # where searches cost nothing, they begin early

@@ -293,7 +293,7 @@ class _Run:
         self.trajectory.turns.append(record)
         self.trajectory.num_llm_calls += 1
         self.written = ""
-        starts = may_search and self.dispatches_early and self.until != "queries"
+        starts = may_search and self.dispatches_early and self.until != "queries" and not self.pays_searches
         self.max_subqueries = self.num_payable() if may_search else self.limits.max_subqueries
         reader = self.dialect.reader(self.dispatch(number), self.max_subqueries) if starts else None
 
@@ -692,11 +692,17 @@ class _Run:
                 written += limits.max_tokens_per_turn
         return read, written
 
+    @property
+    def pays_searches(self) -> bool:
+        """A limit holds for searches: none is sent that may be withdrawn, for it would be paid and stand in no record."""
+        limits = self.limits
+        return limits.max_cost is not None and limits.prices is not None and limits.prices.search_per_thousand > 0
+
     def num_payable(self) -> int:
         """How many sub-queries the next turn may ask, so that they and the call that answers after them can be paid. One that
         a cache will answer counts like any other: nobody knows it before."""
         limits, prices = self.limits, self.limits.prices
-        if limits.max_cost is None or prices is None or not prices.search_per_thousand or self.until == "queries":
+        if prices is None or limits.max_cost is None or not self.pays_searches or self.until == "queries":
             return limits.max_subqueries
         calls, num_before = self.ahead(2), self.trajectory.num_uncached
         for number in range(limits.max_subqueries, 0, -1):
