@@ -168,6 +168,7 @@ class Turn:
         self._calls: dict[int, CallSoFar] = {}
         self._numbers: dict[tuple[int, str], int] = {}  # of the calls, by what a server says of their pieces
         self._places: dict[str, int] = {}  # what stands for the index of calls that have an id alone
+        self._last_place = 0
         self._begun: dict[int, tuple[str, str]] = {}  # id and name of a call that has no arguments yet, by its index
         self._reasoning: list[str] = []
         self._usage: dict[str, int] | None = None
@@ -295,7 +296,7 @@ class Turn:
             text = json.dumps(arguments) if isinstance(arguments, dict) else _string(arguments)
             index = place if are_whole else piece.get("index")
             if not isinstance(index, int):  # left out: an id says where it belongs, and a piece without one goes on
-                index = self._places.setdefault(id, len(self._places)) if id else max(0, len(self._places) - 1)
+                index = self._last_place = self._places.setdefault(id, len(self._places)) if id else self._last_place
             number = self._numbers.get((index, id), self._numbers.get((index, "")))
             # Some servers give every call the index 0, or one id: a name behind whole arguments begins another call. Whether
             # it does, arguments say: some servers repeat the name, or make a new id, in a last piece that has none.
