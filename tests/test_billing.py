@@ -11,6 +11,7 @@ from parallelsearch.errors import PolicyError
 from parallelsearch.grammar import render_turn
 from parallelsearch.limits import Limits, Prices
 from parallelsearch.policy.base import Generation, Policy
+from parallelsearch.policy.openai_wire import Turn
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
@@ -200,3 +201,15 @@ async def test_no_search_that_a_limit_must_pay_is_sent_for_a_turn_that_may_prove
     policy = ScriptedPolicy({Q: broken}, tokens_per_s=100)
     await rollout(Q, policy, Search(free), Limits(max_cost=0.002, prices=Prices(0.001)))
     assert free.calls[0] == ["first"]  # where searches cost nothing, they begin early
+
+
+async def test_calls_and_thoughts_that_a_server_does_not_count_are_counted_here():
+    turn = Turn((), None, with_calls=True)
+    function = {"name": "search", "arguments": json.dumps({"queries": ["monet born", "pissarro born"]})}
+    calls = [{"id": "a", "type": "function", "function": function}]
+    message = {"role": "assistant", "content": None, "reasoning_content": "Two things. " * 10, "tool_calls": calls}
+    turn.feed({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]})
+    made = turn.generation(lambda text: len(text))
+    said = len("search") + len(function["arguments"])
+    assert made.num_tokens == said + len(made.reasoning) > said
+    assert made.segment().num_tokens == (said + 3) // 4

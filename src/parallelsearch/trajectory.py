@@ -123,8 +123,11 @@ class Segment:
 
     @property
     def num_tokens(self) -> int:
-        """Its tokens; about four bytes each where the engine gave no ids."""
-        return len(self.token_ids) if self.token_ids is not None else (len(self.text.encode()) + 3) // 4
+        """Its tokens, those of its calls among them; about four bytes each where the engine gave no ids."""
+        if self.token_ids is not None:
+            return len(self.token_ids)
+        written = [self.text, *(part for call in self.calls or () for part in (call.name, call.arguments))]
+        return (len("".join(written).encode()) + 3) // 4
 
 
 @dataclass(slots=True)

@@ -408,14 +408,16 @@ class Turn:
         is_cut = self.ran_on or bool(self._behind)
         is_exact = bool(self._token_ids) and not is_cut and restored is None and not self._thought.text
         ids = self._token_ids if is_exact else None
+        calls = self._whole_calls()
+        written = [self._text, *self._reasoning, *(part for call in calls for part in (call.name, call.arguments))]
         return Generation(
             self._text,
             finish,
             token_ids=ids,
             logprobs=self._logprobs if ids is not None and len(self._logprobs) == len(ids) else None,
-            num_tokens=self._num_tokens or len(self._token_ids) or count_tokens(self._text),
+            num_tokens=self._num_tokens or len(self._token_ids) or count_tokens("".join(written)),
             restored=restored,
-            calls=self._whole_calls() or None,
+            calls=calls or None,
             reasoning="".join(self._reasoning) or None,
             usage=self._usage,
         )
