@@ -66,3 +66,5 @@ def test_a_string_is_one_golden_answer():
     assert substring_match("It is Paris.", "Paris")
     assert not any((exact_match("P", "Paris"), f1("P", "Paris"), substring_match("the P is", "Paris")))
     assert Question("Where?", "Paris").golden_answers == ["Paris"]
+    assert Question("Where?", "").golden_answers == []  # as before: there is none, and an empty one would be a label
+    assert not exact_match("the", "")

@@ -233,7 +233,7 @@ async def test_a_model_that_repeats_its_search_is_stopped_and_shown_nothing_twic
 async def test_a_query_that_a_cache_answers_costs_nothing(echo):
     search, limits = Search(echo()), Limits(max_cost=1.0, prices=Prices(search_per_thousand=1000.0))
     dear = await rollout(Q, script(SPLIT, ANSWER), search, limits)
-    assert (dear.stop, dear.cost(limits.prices)) == ("max_tokens", 2.0)
+    assert (dear.stop, dear.cost(limits.prices), dear.turns[0].dropped_queries) == ("answer", 1.0, ["pissarro born"])
     free = await rollout(Q, script(SPLIT, ANSWER), search, limits)
     assert (free.stop, free.cost(limits.prices)) == ("answer", 0.0)
 
@@ -493,6 +493,11 @@ CALLS = {
 }
 
 
+class Duck:
+    async def generate(self, segments, **options):
+        return Generation("<answer> quack </answer>", "stop")
+
+
 @pytest.mark.parametrize("name", CALLS)
 async def test_an_address_or_another_object_is_refused_with_what_to_write(name):
     call = CALLS[name]
@@ -500,6 +505,10 @@ async def test_an_address_or_another_object_is_refused_with_what_to_write(name):
         await call("demo", "demo")
     with pytest.raises(UsageError, match=r"a policy is a Policy, such as open_policy\('auto'\), not function"):
         await call(lambda prompt: "x", "demo")
+    with pytest.raises(UsageError, match=r"ScriptedPolicy is its class; write ScriptedPolicy\(\.\.\.\)"):
+        await call(ScriptedPolicy, "demo")
+    with pytest.raises(UsageError, match=r"Duck has a method generate .*; write class Duck\(parallelsearch\.Policy\)"):
+        await call(Duck(), "demo")
     if name != "split":
         with pytest.raises(UsageError, match=r"takes a Search, not an address: write open_search\('demo'\)"):
             await call(open_policy("demo"), "demo")

@@ -37,8 +37,8 @@ def normalise(text: str, unicode: bool = True) -> str:
 
 
 def each(golden_answers: str | Iterable[str]) -> Iterable[str]:
-    """The golden answers one by one: a string is one of them, not its letters."""
-    return (golden_answers,) if isinstance(golden_answers, str) else golden_answers
+    """The golden answers one by one: a string is one of them, not its letters, and an empty one is none."""
+    return filter(None, (golden_answers,)) if isinstance(golden_answers, str) else golden_answers
 
 
 def exact_match(answer: str | None, golden_answers: str | Iterable[str], unicode: bool = True) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from parallelsearch.errors import SearchError, UsageError
+from parallelsearch.http import without_asked
 from parallelsearch.retrieval.base import DegradedHits, Hit, KeptHits, Result, Retriever, is_fresh
 from parallelsearch.search import TIMEOUT_S, Found, Search
 
@@ -58,7 +59,7 @@ class JoinedRetriever(Retriever):
                 missing.append(f"{name}: {found.error}")
                 if name not in self._warned:  # the record has each
                     self._warned.add(name)
-                    _log.warning("searches go on without %s: %s", name, found.error)
+                    _log.warning("searches go on without %s: %s", name, without_asked(str(found.error), [found.text]))
             elif isinstance(found.hits, DegradedHits):
                 missing += [f"{name}: {why}" for why in found.hits.failures]
         if all(found.error is not None for found in founds):

@@ -70,7 +70,7 @@ class Limits:
     The results of a round have `max_observation_tokens`, and those of a wide one `tokens_per_subquery` for each that it asks,
     where that is more; 0 gives every round the same room and shows all hits, however many sub-queries share it.
     `max_billed_tokens` counts as a server's bill does: every call reads all that was said before it. `max_cost` is the same
-    in money, by `prices`. What would pass them is not called; the last call that fits must answer.
+    in money, by `prices`. What would pass them is not called, nor searched for; the last call that fits must answer.
     For a reader (`answer_with`) what its call will cost is kept.
     """
 

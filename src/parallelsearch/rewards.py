@@ -325,7 +325,8 @@ def check(preset: str, weights: Weights | None = None) -> None:
     given = [weight.name for weight in fields(Weights) if getattr(weights or Weights(), weight.name) != weight.default]
     if given and preset not in WEIGHTED:
         raise UsageError(
-            f"{', '.join(given)}: the preset '{preset}' has no weights; those that have are {' and '.join(WEIGHTED)}"
+            f"{', '.join(given)}: the preset '{preset}' has no weights; those that have are {' and '.join(WEIGHTED)}: "
+            f"name one (--reward {WEIGHTED[0]}, in a recipe reward.preset={WEIGHTED[0]})"
         )
 
 

@@ -177,6 +177,7 @@ class _Run:
         if dialect.max_turns is not None and dialect.max_turns < limits.max_turns:
             limits = replace(limits, max_turns=dialect.max_turns)
         self.limits, self.on_event = limits, on_event
+        self.max_subqueries = limits.max_subqueries  # of the turn that is being written
         self.context, self.k, self.scope = "", search.k, ""
         self.until: Until = "answer"
         self.reader: Policy | None = None
@@ -186,7 +187,10 @@ class _Run:
         self.prompt = ""
         self.num_tokens = 0
         self.num_side_tokens = 0  # of a call beside the turns; they count with the next turn
-        self.side_usage: Counter[str] = Counter()  # the same by the server's count
+        self.side_usage: Counter[str] = Counter()  # the same as it is billed
+        self.num_asked: int | None = None  # tokens of what the reader is asked
+        self.num_beside = 0  # what the last turn read beyond the text by the server's count: tools, a template
+        self.last_bill: Counter[str] = Counter()  # of the last turn
         self.num_side_calls = 0
         self.num_read = self.num_written = 0  # over all calls, as a server's bill counts them
         self.max_tokens = min(limits.max_tokens, policy.max_context or limits.max_tokens)
@@ -215,6 +219,9 @@ class _Run:
         self.add(self.policy.prompt(self.prompt, question, **self.with_tools))
         must_answer: Stop | None = None
         before = self.dialect.queries_before(question)
+        if before and self.num_payable() < len(before):
+            self.trajectory.stop = "max_tokens"
+            return
         if before:
             must_answer = await self.search_first(before, session)
         max_turns, last_word = self.limits.max_turns, self.dialect.notice_last_turn()
@@ -222,6 +229,8 @@ class _Run:
         if self.until != "answer":
             num_turns = max_turns if self.until == "results" else 1
         for number in range(len(self.trajectory.turns), num_turns):
+            if must_answer is None and number < max_turns and self.num_payable() == 0:
+                must_answer = "max_tokens"
             if must_answer is not None and self.until != "answer":
                 break
             if must_answer is not None and number > 0 and last_word is not None:
@@ -284,8 +293,9 @@ class _Run:
         self.trajectory.turns.append(record)
         self.trajectory.num_llm_calls += 1
         self.written = ""
-        starts = may_search and self.dispatches_early and self.until != "queries"
-        reader = self.dialect.reader(self.dispatch(number), self.limits.max_subqueries) if starts else None
+        starts = may_search and self.dispatches_early and self.until != "queries" and not self.pays_searches
+        self.max_subqueries = self.num_payable() if may_search else self.limits.max_subqueries
+        reader = self.dialect.reader(self.dispatch(number), self.max_subqueries) if starts else None
 
         def on_call(number_of_call: int, name: str, piece: str) -> None:
             if reader is not None:
@@ -317,6 +327,9 @@ class _Run:
                     generation = await self.call_apart(whole, session, self.dialect.stop)
         except TimeoutError:
             record.finish, record.generate_s = "timeout", self.now() - record.start_s
+            self.side_usage.update(self.bill(Generation(self.written, "length"), self.num_tokens))
+            record.usage = dict(self.side_usage)  # a server bills what it read and wrote until then
+            self.side_usage.clear()
             self.withdraw()
             self.trajectory.answer = self.dialect.partial_answer(self.written) or self.trajectory.answer
             return None
@@ -339,7 +352,7 @@ class _Run:
         on_text: Callable[[str], None] | None = None,
         **tools: Any,
     ) -> Generation:
-        generation = await self.written_by(
+        return await self.written_by(
             self.policy,
             segments,
             stop=stop,
@@ -348,11 +361,16 @@ class _Run:
             on_text=on_text,
             **tools,
         )
-        usage = generation.usage or {}
-        written = usage.get("completion_tokens", generation.num_tokens)
-        self.num_written += self.policy.count_tokens(generation.text) if written is None else written
-        self.num_read += usage.get("prompt_tokens", self.num_tokens)
-        return generation
+
+    def bill(self, generation: Generation, num_read: int) -> Counter[str]:
+        """Add what a call costs: what the server counted, and where it did not, what is counted here."""
+        written = generation.num_tokens
+        if written is None:
+            written = self.policy.count_tokens(generation.text)
+        counts = Counter({"prompt_tokens": num_read, "completion_tokens": written} | (generation.usage or {}))
+        self.num_read += counts["prompt_tokens"]
+        self.num_written += counts["completion_tokens"]
+        return counts
 
     async def written_by(self, policy: Policy, segments: Sequence[Segment], **options: Any) -> Generation:
         """A turn. Whatever else a policy raises is a `PolicyError`, as whatever a backend raises is a `SearchError`: one
@@ -388,13 +406,17 @@ class _Run:
     def read(self, generation: Generation, record: Turn, is_last: bool) -> ParsedTurn:
         """Read the turn, once for all: what it says stands in the record."""
         segment = generation.segment()
-        parsed = self.dialect.read(segment, self.limits.max_subqueries, is_last)
+        parsed = self.dialect.read(segment, self.max_subqueries, is_last)
         record.finish, record.generate_s = generation.finish, self.now() - record.start_s
         record.problems = [problem.code for problem in parsed.problems]
         record.action, record.thought, record.separated = parsed.action, parsed.thought, parsed.separated
         record.text = segment.text
-        if generation.usage is not None:
-            record.usage = {name: number + self.side_usage[name] for name, number in generation.usage.items()}
+        self.last_bill = self.bill(generation, self.num_tokens)
+        self.num_beside = max(0, self.last_bill["prompt_tokens"] - self.num_tokens)
+        record.usage = generation.usage
+        if self.side_usage:
+            self.last_bill.update(self.side_usage)
+            record.usage = dict(self.last_bill)
         self.add(segment, generation.num_tokens)
         num_tokens = generation.num_tokens
         if num_tokens is None:
@@ -432,7 +454,7 @@ class _Run:
                 async with asyncio.timeout(self.time_left(answering=True)):
                     await self.read_with(reader, hits, record, f"{session}/reader", number)
             except TimeoutError:
-                record.error = "the time was over before it had answered"
+                record.error, record.num_read = "the time was over before it had answered", self.num_asked
             except (PolicyError, *_ODD_DATA) as error:
                 if error is self.callers_error:
                     raise
@@ -443,7 +465,7 @@ class _Run:
 
     async def read_with(self, reader: Policy, hits: Sequence[Hit], record: Reading, session: str, number: int) -> None:
         asked = self.reading_prompt(reader, hits)
-        num_read = reader.count_tokens(asked)
+        self.num_asked = num_read = reader.count_tokens(asked)
         if self.passed(self.num_read + num_read, self.num_written + self.limits.max_tokens_per_turn) is not None:
             raise PolicyError(TOO_COSTLY)
         is_heard = reader.streams and self.on_event is not None
@@ -577,14 +599,21 @@ class _Run:
         prompt = self.dialect.digest_prompt(self.trajectory.question, queries, observation.text)
         if prompt is None:
             return observation
+        num_read, longest = self.policy.count_tokens(prompt), self.limits.max_tokens_per_turn
+        read, written = self.ahead(1)
+        if (
+            self.passed(read + num_read + longest, written + longest) is not None
+        ):  # the turn after it reads what it writes
+            return observation
         self.trajectory.num_llm_calls += 1
         try:
             async with asyncio.timeout(self.time_left()):
                 answer = await self.call_apart(prompt, session, ())
         except TimeoutError:
+            self.side_usage.update(self.bill(Generation("", "length"), num_read))
             return observation
         self.num_side_tokens += answer.num_tokens or self.policy.count_tokens(answer.text)
-        self.side_usage.update(answer.usage or {})
+        self.side_usage.update(self.bill(answer, num_read))
         return Observation(self.harmless(answer.text.strip()), observation.shown)
 
     def harmless(self, text: str) -> str:
@@ -640,7 +669,18 @@ class _Run:
         limits = self.limits
         if limits.max_billed_tokens is None and limits.max_cost is None:
             return False
-        context, read, written = self.num_tokens, self.num_read, self.num_written
+        passed = self.passed(*self.ahead(num_calls))
+        if passed is not None:
+            self.say_no_room(what, *passed)
+        return passed is not None
+
+    def say_no_room(self, what: str, limit: str, total: str) -> None:
+        self.trajectory.no_room = f"{limit} left no room to go on: {what} could bring it to {total}"
+
+    def ahead(self, num_calls: int) -> tuple[int, int]:
+        """Tokens read and written over all calls after so many more."""
+        limits = self.limits
+        context, read, written = self.num_tokens + self.num_beside, self.num_read, self.num_written
         num_results = self.observation_tokens(limits.max_subqueries if self.dialect.may_split else 1)
         for _ in range(num_calls):
             read, written = read + context, written + limits.max_tokens_per_turn
@@ -650,11 +690,27 @@ class _Run:
             if self.passed(self.num_read + reading, self.num_written + limits.max_tokens_per_turn) is None:
                 read += reading + (num_calls - 1) * num_results
                 written += limits.max_tokens_per_turn
-        passed = self.passed(read, written)
-        if passed is not None:
-            limit, total = passed
-            self.trajectory.no_room = f"{limit} left no room to go on: {what} could bring it to {total}"
-        return passed is not None
+        return read, written
+
+    @property
+    def pays_searches(self) -> bool:
+        """A limit holds for searches: none is sent that may be withdrawn, for it would be paid and stand in no record."""
+        limits = self.limits
+        return limits.max_cost is not None and limits.prices is not None and limits.prices.search_per_thousand > 0
+
+    def num_payable(self) -> int:
+        """How many sub-queries the next turn may ask, so that they and the call that answers after them can be paid. One that
+        a cache will answer counts like any other: nobody knows it before."""
+        limits, prices = self.limits, self.limits.prices
+        if prices is None or limits.max_cost is None or not self.pays_searches or self.until == "queries":
+            return limits.max_subqueries
+        calls, num_before = self.ahead(2), self.trajectory.num_uncached
+        for number in range(limits.max_subqueries, 0, -1):
+            cost = prices.cost(*calls, num_before + number)
+            if cost <= limits.max_cost:
+                return number
+        self.say_no_room("a search", f"max_cost={limits.max_cost:g}", f"{cost:.3g}")
+        return 0
 
     def passed(self, read: int, written: int) -> tuple[str, str] | None:
         """The limit that so many tokens, over all calls of a question, would pass, and what they come to in its measure."""
@@ -704,6 +760,12 @@ class _Run:
         trajectory.num_searches = len(trajectory.rounds)
         trajectory.num_subqueries = sum(len(turn.queries) for turn in trajectory.turns)
         trajectory.elapsed_s = self.now()
+        if self.side_usage:  # no turn came after it
+            last = trajectory.turns[-1]
+            if last.num_tokens:
+                last.num_tokens += self.num_side_tokens
+                self.side_usage.update(self.last_bill)
+            last.usage = dict(self.side_usage)
         if trajectory.stop != "max_tokens":  # it was told to answer for want of room, and did
             trajectory.no_room = None
         elif trajectory.no_room is None:

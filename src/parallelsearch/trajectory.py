@@ -123,8 +123,11 @@ class Segment:
 
     @property
     def num_tokens(self) -> int:
-        """Its tokens; about four bytes each where the engine gave no ids."""
-        return len(self.token_ids) if self.token_ids is not None else (len(self.text.encode()) + 3) // 4
+        """Its tokens, those of its calls among them; about four bytes each where the engine gave no ids."""
+        if self.token_ids is not None:
+            return len(self.token_ids)
+        written = [self.text, *(part for call in self.calls or () for part in (call.name, call.arguments))]
+        return (len("".join(written).encode()) + 3) // 4
 
 
 @dataclass(slots=True)
@@ -159,9 +162,10 @@ class Turn:
 
     `action`, `thought` and `separated` (its search holds the separator) are as the dialect read them. `shown` are the
     passages that were put before the model, in their order; one that is only referred to again is not among them. `usage` is
-    what the server counted; a call between two turns counts with the second. A turn of the environment (a search before the
-    model is asked) has no tokens. `text` is what the model wrote; the record keeps it in the segments, and the reader puts it
-    here.
+    what the server counted; a call between two turns counts with the second, or where none came with the first. Such a
+    call, and one that the deadline cut off, is counted here where the server did not. A turn of the environment (a search
+    before the model is asked) has no tokens. `text` is what the model wrote; the record keeps it in the segments, and the
+    reader puts it here.
     """
 
     queries: list[Query] = field(default_factory=list)
@@ -394,7 +398,12 @@ class Trajectory:
         """Tokens read and written over all calls, of the model and of another that reads in its place. Each call reads all
         that was said before it. What the server counted stands; where it counted nothing, it is the length of the text."""
         num_read = num_written = before = 0
-        turns = iter(_written_turns(self))
+        written = _written_turns(self)
+        for turn in self.turns:  # calls that left no text: beside the turns, or cut off
+            if turn.usage is not None and not any(turn is other for other in written):
+                num_read += turn.usage.get("prompt_tokens", 0)
+                num_written += turn.usage.get("completion_tokens", 0)
+        turns = iter(written)
         for segment in self.segments:
             if segment.author == "model":
                 turn = next(turns, Turn())
@@ -576,10 +585,14 @@ def trajectory_from_dict(record: object, path: str = "<record>", line: int | Non
 
 
 def _written_turns(trajectory: Trajectory) -> list[Turn]:
-    """The turn of each segment that the model wrote. Where the counts differ, a turn of the environment's has none."""
+    """The turn of each segment that the model wrote. Where the counts differ, the last call failed, or the first turn is the
+    environment's. A turn of the model's may be empty, too."""
     turns = [turn for turn in trajectory.turns if turn.was_written]
-    if len(turns) > sum(segment.author == "model" for segment in trajectory.segments):
-        turns = [turn for turn in turns if turn.num_tokens != 0]
+    num_written = sum(segment.author == "model" for segment in trajectory.segments)
+    if len(turns) > num_written and turns[-1].finish is None and turns[-1].num_tokens is None:
+        turns.pop()
+    if len(turns) > num_written and turns[0].num_tokens == 0:
+        del turns[0]
     return turns
 
 

@@ -371,7 +371,7 @@ def test_questions_without_answers_are_noticed_before_they_are_asked(here, tmp_p
 
 
 def test_weights_are_for_presets_that_have_them(here, monet):
-    told = "the preset 'gated' has no weights; those that have are paper and reference"
+    told = "the preset 'gated' has no weights; those that have are paper and reference: name one (--reward paper"
     fails(here("score", str(monet), "--lambda-d", "9"), 2, told)
     assert here("score", str(monet), "--reward", "paper", "--lambda-d", "9").returncode == 0
     recipe = str(Path(__file__).parents[2] / "recipes" / "cpu-smoke.toml")

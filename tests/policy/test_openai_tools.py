@@ -197,6 +197,13 @@ MONET, PISSARRO = '{"queries": ["Monet born"]}', '{"queries": ["Pissarro born"]}
         ),
         pytest.param(
             [
+                *(call(NONE, "a", "search", MONET[:9]), call(NONE, "b", "search", PISSARRO)),
+                *(call(NONE, "a", arguments=MONET[9:12]), call(NONE, arguments=MONET[12:])),
+            ],
+            id="no index, back to the first",
+        ),
+        pytest.param(
+            [
                 call(NONE, None, "search", MONET),
                 *(call(NONE, None, "search", PISSARRO[:9]), call(NONE, None, None, PISSARRO[9:])),
             ],

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
+import functools
 import json
 import logging
+import os
 import textwrap
 import time
 from pathlib import Path
@@ -198,6 +201,25 @@ def test_other_versions_missing_files_and_unwritable_places_are_said(tmp_path):
         ReplayRetriever(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="cannot record"):
         RecordingRetriever(Odd(), tmp_path)
+
+
+async def test_a_disk_that_fails_at_the_end_is_told_and_everything_is_closed(tmp_path, caplog, monkeypatch):
+    def fails(fd):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    inner, closed = Odd(), []
+    monkeypatch.setattr(inner, "aclose", functools.partial(_note, closed))
+    recording = RecordingRetriever(inner, tmp_path / "full", must_be_whole=False)
+    await recording.search_many(["a"], 3)
+    monkeypatch.setattr(os, "fsync", fails)
+    await recording.aclose()
+    await recording.aclose()
+    assert closed == ["closed", "closed"]
+    assert "No space left on device; its end may be missing" in caplog.text
+
+
+async def _note(closed):
+    closed.append("closed")
 
 
 async def test_on_a_full_disk_a_recording_that_need_not_be_whole_ends_and_the_searches_go_on(tmp_path, caplog):

@@ -17,7 +17,9 @@ from parallelsearch.cli.app import app
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result
 from parallelsearch.retrieval.bm25 import BM25Retriever
+from parallelsearch.retrieval.cache import CachedRetriever
 from parallelsearch.retrieval.rerank import RerankRetriever
+from parallelsearch.search import Search
 
 HELD = [Passage(f"p{n}", f"Town {n}", f"Town {n} lies {n * 37 % 100} km from the sea.") for n in range(30)]
 QUERIES = ["town sea", "km from town 4"]
@@ -75,6 +77,14 @@ async def test_failures_of_the_search_stay_in_their_places(model: str) -> None:
     assert isinstance(good, list)
     assert isinstance(bad, SearchError)
     assert nothing == []
+
+
+async def test_what_a_cache_below_had_is_still_cached(model: str, tmp_path: Path) -> None:
+    kept = CachedRetriever(BM25Retriever.from_passages(HELD), tmp_path / "kept.sqlite")
+    search = Search(RerankRetriever(kept, model), cache_size=0)
+    assert [(await search.find("town sea")).cached for _ in range(2)] == [False, True]
+    assert not (await search.find("town sea", scope="anew")).cached
+    await search.aclose()
 
 
 async def test_odd_texts_are_no_failure(model: str) -> None:

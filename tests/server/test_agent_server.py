@@ -10,6 +10,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from urllib.parse import quote, quote_plus
 
 import httpx
 import openai
@@ -569,6 +570,30 @@ async def test_the_log_says_what_failed(echo, caplog):
     assert broken.fields["status"] == 502
     assert (good.fields["num_failed_queries"], good.fields["abstained"]) == (0, None)
     assert "capital" not in str([record.fields for record in (down, broken, good)])
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        lambda query: f"no query {query[:20]!r}",  # as replay: does, with 200 letters
+        lambda query: f"redirects to /login?next=/search?q={quote_plus(query)}",
+        lambda query: f"redirects to /login?next={quote(query, safe='').lower()}",
+        lambda query: f"bad request: {json.dumps({'query': query.upper()})}",
+    ],
+)
+async def test_no_form_of_a_query_is_logged(echo, caplog, quoted):
+    turns = {
+        CAPITALS: [
+            render_turn("t", queries=['the "capital" of Österreich\\Ungarn', "capital of France"]),
+            *TURNS[CAPITALS][1:],
+        ]
+    }
+    with caplog.at_level(logging.INFO):
+        failing = echo(fails=lambda query: SearchError(quoted(query)))
+        assert (await ask_in_process(ScriptedPolicy(turns), failing, messages=user(CAPITALS))).is_success
+    (record,) = (record for record in caplog.records if record.message == "chat")
+    assert "..." in record.fields["first_error"]
+    assert "capital" not in record.fields["first_error"].lower()
 
 
 async def test_what_a_question_cost_is_told_counted_and_logged(caplog):

@@ -2,6 +2,7 @@
 
 from parallelsearch.http.address import checked_url, is_loopback, without_login, without_secrets
 from parallelsearch.http.client import MAX_BODY_BYTES, HttpClient, Response, Stream, error_detail, get_now
+from parallelsearch.http.private import without_asked
 from parallelsearch.http.retry import retry_after_s, retrying
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "is_loopback",
     "retry_after_s",
     "retrying",
+    "without_asked",
     "without_login",
     "without_secrets",
 ]

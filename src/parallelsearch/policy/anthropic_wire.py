@@ -17,7 +17,7 @@ from typing import Any
 
 from parallelsearch.dialect import Tool
 from parallelsearch.errors import PolicyError, TransientError
-from parallelsearch.policy.base import Generation
+from parallelsearch.policy.base import Generation, is_count
 from parallelsearch.policy.openai_wire import CallSoFar, Turn, short
 from parallelsearch.trajectory import Segment
 
@@ -200,7 +200,7 @@ class MessageTurn(Turn):
     def _count(self, usage: object) -> None:
         """Counts are running totals: a later one takes the place of an earlier one."""
         if isinstance(usage, dict):
-            self._counts |= {name: usage[name] for name in _USAGE if type(usage.get(name)) is int}
+            self._counts |= {name: usage[name] for name in _USAGE if is_count(usage.get(name))}
         if "output_tokens" not in self._counts:
             return
         asked = sum(self._counts.get(name, 0) for name in _USAGE[:3])

@@ -37,10 +37,19 @@ class Sampling:
             raise UsageError(f"top_p is a number above 0 and at most 1, not {self.top_p!r}")
 
 
+_MAX_COUNT = 10**9
+
+
+def is_count(value: object) -> bool:
+    """Whether it can be a number of tokens."""
+    return type(value) is int and 0 <= value < _MAX_COUNT
+
+
 @dataclass(slots=True)
 class Generation:
     """One turn as the engine gave it. `text` is the decoding of `token_ids`, plus `restored` where a server stripped it.
-    `calls`, `reasoning` and `usage` are those of servers that give them apart, `raw` what one wants back as it was."""
+    `calls`, `reasoning` and `usage` are those of servers that give them apart, `raw` what one wants back as it was. Of
+    `usage` the counts are kept."""
 
     text: str
     finish: Finish
@@ -52,6 +61,10 @@ class Generation:
     reasoning: str | None = None
     usage: dict[str, int] | None = None
     raw: list[dict[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.usage is not None:  # a server's own may hold more than counts, such as OpenAI's details of them
+            self.usage = {name: number for name, number in self.usage.items() if is_count(number)}
 
     def segment(self) -> Segment:
         return Segment(
@@ -166,6 +179,14 @@ def check_policy(policy: object, *, takes_address: bool = False) -> None:
     """Refuse what is no policy, and say what to write. `takes_address` says that an address would have been opened."""
     if isinstance(policy, Policy):
         return
+    if isinstance(policy, type) and issubclass(policy, Policy):
+        raise UsageError(f"a policy is a Policy, and {policy.__name__} is its class; write {policy.__name__}(...)")
+    if callable(getattr(policy, "generate", None)):
+        name = policy.__name__ if isinstance(policy, type) else type(policy).__name__
+        raise UsageError(
+            f"a policy is a Policy, and {name} has a method generate but does not inherit from it, nor what goes with it; "
+            f"write class {name}(parallelsearch.Policy)"
+        )
     if takes_address:
         raise UsageError(f"a policy is an address, such as 'auto', or a Policy, not {type(policy).__name__}")
     if isinstance(policy, str):

@@ -19,12 +19,11 @@ from pydantic_core import from_json, to_json
 
 from parallelsearch import grammar
 from parallelsearch.errors import PolicyError, TransientError
-from parallelsearch.policy.base import Finish, Generation, OnCall, OnText
+from parallelsearch.policy.base import Finish, Generation, OnCall, OnText, is_count
 from parallelsearch.trajectory import Call
 from parallelsearch.untrusted import finite, whole, whole_start
 
 _MAX_EVENT_BYTES = 16 * 1024 * 1024
-_MAX_COUNT = 10**9
 _CONTENT = b'"content":'
 _NAME_ENDS = b'content"'
 _NAMESPACE = "functions."
@@ -169,6 +168,7 @@ class Turn:
         self._calls: dict[int, CallSoFar] = {}
         self._numbers: dict[tuple[int, str], int] = {}  # of the calls, by what a server says of their pieces
         self._places: dict[str, int] = {}  # what stands for the index of calls that have an id alone
+        self._last_place = 0
         self._begun: dict[int, tuple[str, str]] = {}  # id and name of a call that has no arguments yet, by its index
         self._reasoning: list[str] = []
         self._usage: dict[str, int] | None = None
@@ -240,9 +240,9 @@ class Turn:
         if get("error"):
             raise _reported_error(payload["error"])
         usage = get("usage")
-        if usage is not None and isinstance(usage, dict) and _is_count(usage.get("completion_tokens")):
+        if usage is not None and isinstance(usage, dict) and is_count(usage.get("completion_tokens")):
             self._num_tokens = usage["completion_tokens"]
-            self._usage = {name: value for name, value in usage.items() if _is_count(value)}
+            self._usage = {name: value for name, value in usage.items() if is_count(value)}
         choices = get("choices")
         if not isinstance(choices, list):
             raise PolicyError(f"the server's answer has no 'choices': {short(payload)}")
@@ -296,7 +296,7 @@ class Turn:
             text = json.dumps(arguments) if isinstance(arguments, dict) else _string(arguments)
             index = place if are_whole else piece.get("index")
             if not isinstance(index, int):  # left out: an id says where it belongs, and a piece without one goes on
-                index = self._places.setdefault(id, len(self._places)) if id else max(0, len(self._places) - 1)
+                index = self._last_place = self._places.setdefault(id, len(self._places)) if id else self._last_place
             number = self._numbers.get((index, id), self._numbers.get((index, "")))
             # Some servers give every call the index 0, or one id: a name behind whole arguments begins another call. Whether
             # it does, arguments say: some servers repeat the name, or make a new id, in a last piece that has none.
@@ -408,14 +408,16 @@ class Turn:
         is_cut = self.ran_on or bool(self._behind)
         is_exact = bool(self._token_ids) and not is_cut and restored is None and not self._thought.text
         ids = self._token_ids if is_exact else None
+        calls = self._whole_calls()
+        written = [self._text, *self._reasoning, *(part for call in calls for part in (call.name, call.arguments))]
         return Generation(
             self._text,
             finish,
             token_ids=ids,
             logprobs=self._logprobs if ids is not None and len(self._logprobs) == len(ids) else None,
-            num_tokens=self._num_tokens or len(self._token_ids) or count_tokens(self._text),
+            num_tokens=self._num_tokens or len(self._token_ids) or count_tokens("".join(written)),
             restored=restored,
-            calls=self._whole_calls() or None,
+            calls=calls or None,
             reasoning="".join(self._reasoning) or None,
             usage=self._usage,
         )
@@ -572,7 +574,3 @@ def short(value: object) -> str:
         text = f"a {type(value).__name__} that cannot be shown"
     text = whole(text[:201])
     return text if len(text) <= 200 else text[:197] + "..."
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < _MAX_COUNT

@@ -184,9 +184,13 @@ class RecordingRetriever(Retriever):
     async def aclose(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            await asyncio.get_running_loop().run_in_executor(self._writer, os.fsync, self._fd)
-            self._writer.shutdown()
-            os.close(self._fd)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._writer, os.fsync, self._fd)
+            except OSError as error:  # a disk that is full or gone may say so only now
+                _log.error("cannot record to '%s': %s; its end may be missing", self.path, error.strerror or error)
+            finally:
+                self._writer.shutdown()
+                os.close(self._fd)
         await self.inner.aclose()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from parallelsearch.errors import UsageError, require
-from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
+from parallelsearch.retrieval.base import DegradedHits, Hit, KeptHits, Result, Retriever
 from parallelsearch.retrieval.encoder import loading_errors, passage_text, plain_text, quiet_loading
 
 _log = logging.getLogger(__name__)
@@ -93,7 +93,10 @@ class RerankRetriever(Retriever):
             ranked = [(looked_at[place], float(its_scores[place])) for place in order]
             ranked += [(hit, floor) for hit in rest]
             hits = [Hit.of(hit, score, rank) for rank, (hit, score) in enumerate(ranked[:k], start=1)]
-            results.append(DegradedHits(hits, result.failures) if isinstance(result, DegradedHits) else hits)
+            if isinstance(result, DegradedHits):
+                results.append(DegradedHits(hits, result.failures))
+            else:
+                results.append(KeptHits(hits) if isinstance(result, KeptHits) else hits)
         return results
 
     def where(self, fields: Mapping[str, Any]) -> RerankRetriever:

@@ -19,6 +19,7 @@ from parallelsearch.dialect import Dialect
 from parallelsearch.dialects import DIALECTS, open_dialect
 from parallelsearch.errors import ParallelSearchError, UsageError
 from parallelsearch.grounding import Citation, Source, cite, sentence_of, sources_of, thoughts_of
+from parallelsearch.http import without_asked
 from parallelsearch.limits import MIN_TURN_TOKENS, Limits, Prices
 from parallelsearch.policy.base import Policy, Sampling
 from parallelsearch.rollout import BROKE, OnEvent
@@ -196,7 +197,7 @@ class Answering:
             trajectory = await self._roll_out(question, options, limits, context, sampling, on_event)
             if trajectory.stop == "error":
                 error = trajectory.error or "the policy failed"
-                raise RefusalError(500 if error.startswith(BROKE) else 502, _told(error))
+                raise RefusalError(500 if error.startswith(BROKE) else 502, _told(error, question))
         return reply_of(trajectory, limits.prices)
 
     async def _roll_out(
@@ -241,11 +242,11 @@ class Answering:
                 await policy.aclose()
 
 
-def _told(error: str) -> str:
+def _told(error: str, question: str) -> str:
     """A policy's bug is for the log; who asks learns that it is not their fault, and no more."""
     if not error.startswith(BROKE):
         return error
-    _log.error("%s", error)
+    _log.error("%s", without_asked(error, [question]))
     return f"{error.partition(':')[0]}; the log has more"
 
 
@@ -288,7 +289,7 @@ def summary_of(reply: Reply, max_hit_chars: int) -> dict[str, Any]:
         "answer": trajectory.answer if trajectory.abstained is None else trajectory.abstained.answer,
         "abstained": reply.abstained,
         "question": trajectory.question,
-        "reading": None if trajectory.reading is None else reading_object(trajectory.reading),
+        "reading": None if trajectory.reading is None else reading_object(trajectory.reading, trajectory.question),
         "stop": trajectory.stop,
         "num_llm_calls": trajectory.num_llm_calls,
         "num_searches": trajectory.num_searches,
@@ -304,12 +305,12 @@ def summary_of(reply: Reply, max_hit_chars: int) -> dict[str, Any]:
     }
 
 
-def reading_object(reading: Reading) -> dict[str, Any]:
+def reading_object(reading: Reading, question: str) -> dict[str, Any]:
     """What another model made of the passages, for people."""
     return {
         "model": reading.policy.get("model") or reading.policy.get("kind"),
         "own_answer": reading.own_answer,
-        "error": None if reading.error is None else _told(reading.error),
+        "error": None if reading.error is None else _told(reading.error, question),
         "start_s": round(reading.start_s, 4),
         "generate_s": round(reading.generate_s, 4),
     }

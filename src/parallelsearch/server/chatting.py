@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from parallelsearch.events import EventStream, Pace
+from parallelsearch.http import without_asked
 from parallelsearch.limits import Limits
 from parallelsearch.policy.base import Sampling
 from parallelsearch.rollout import OnEvent
@@ -199,7 +200,7 @@ class Chat:
         fields: dict[str, Any] = {"status": status, "elapsed_ms": round(elapsed_s * 1000, 2)}
         level = logging.ERROR if status >= 500 else logging.INFO
         if refusal is not None:
-            fields["refusal"] = self.without(self.question, refusal)
+            fields["refusal"] = self.told(refusal, [self.question])
         if reply is not None:
             trajectory = reply.trajectory
             self.metrics.answered(reply)
@@ -221,15 +222,15 @@ class Chat:
             failed = next((query for query in trajectory.queries if query.error is not None), None)
             if failed is not None:
                 level = logging.WARNING
-                fields["first_error"] = self.without(failed.text, failed.error or "")
+                asked = [failed.text, self.question, *(query.text for query in trajectory.queries)]
+                fields["first_error"] = self.told(failed.error or "", asked)
             if self.settings.logs_queries:
                 fields["question"] = trajectory.question
         _log.log(level, self.name, extra={"fields": fields})
 
-    def without(self, asked: str, message: str) -> str:
+    def told(self, message: str, asked: Sequence[str]) -> str:
         """The message for the log; it may quote what was asked."""
-        is_private = asked and not self.settings.logs_queries
-        return (message.replace(asked, "...") if is_private else message)[:300]
+        return (message if self.settings.logs_queries else without_asked(message, asked))[:300]
 
 
 # ---- waiting and answering -------------------------------------------------------------------------------------------

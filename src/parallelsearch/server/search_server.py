@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from parallelsearch import __version__
 from parallelsearch.errors import require
+from parallelsearch.http import without_asked
 from parallelsearch.retrieval.base import DegradedHits, Hit
 from parallelsearch.retrieval.remote import document_of, error_of
 from parallelsearch.retrieving import MergedHit, SplitRetriever
@@ -254,14 +255,18 @@ def _log_fields(
     """Counts and times. What people ask is not logged unless that was asked for."""
     if asked is None:
         return {"refusal": refusal}
+
+    def told(message: str) -> str:
+        return (message if settings.logs_queries else without_asked(message, asked.queries))[:300]
+
     fields: dict[str, Any] = {"num_queries": len(found), "k": asked.k}
     failed = [one for one in found if one.error is not None]
     fields |= {"num_failed": len(failed), "num_cached": sum(one.cached for one in found)}
     in_part = [one.hits for one in found if isinstance(one.hits, DegradedHits)]
     if in_part:
-        fields |= {"num_in_part": len(in_part), "first_missing": in_part[0].failures[0][:300]}
+        fields |= {"num_in_part": len(in_part), "first_missing": told(in_part[0].failures[0])}
     if failed:
-        fields["first_error"] = str(failed[0].error)[:300]
+        fields["first_error"] = told(str(failed[0].error))
     if settings.logs_queries:
         fields["queries"] = asked.queries
     return fields
