@@ -601,9 +601,7 @@ class _Run:
             return observation
         num_read, longest = self.policy.count_tokens(prompt), self.limits.max_tokens_per_turn
         read, written = self.ahead(1)
-        if (
-            self.passed(read + num_read + longest, written + longest) is not None
-        ):  # the turn after it reads what it writes
+        if self.passed(read + num_read + longest, written + longest) is not None:  # the next turn reads what it writes
             return observation
         self.trajectory.num_llm_calls += 1
         try:
