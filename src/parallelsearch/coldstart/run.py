@@ -97,6 +97,9 @@ class ColdStartRecipe(Settings):
     """Of each width, how many more such questions go to validation."""
     num_changed: int = Field(default=0, ge=0)
     """How many trajectories read numbers and dates that were written into copies of real passages."""
+    num_described: dict[Kind, int] = Field(default_factory=dict)
+    """Of each kind (single, sequential, mixed), how many ask for somebody by what he is to something ("the architect of A"),
+    which was written into a copy of its page likewise."""
     num_withheld: int = Field(default=0, ge=0)
     """How many trajectories are played once more with their evidence withheld, to teach that there may be no answer."""
     num_unanswerable_for_rl: int = Field(default=0, ge=0)
@@ -124,7 +127,8 @@ class ColdStartRecipe(Settings):
     @property
     def makes_questions(self) -> bool:
         counts = (self.num_mixed, self.num_mixed_for_rl, self.num_made_facts, self.num_made_chains)
-        return any((*counts, self.num_made_comparisons, self.num_changed, *self.wide.values()))
+        described = sum(self.num_described.values())
+        return any((*counts, self.num_made_comparisons, self.num_changed, described, *self.wide.values()))
 
     @property
     def wide(self) -> dict[Kind, dict[int, int]]:
@@ -187,6 +191,7 @@ class Built:
     made: list[Question]
     unanswerable: list[Question]
     num_changed: int
+    num_described: int
     report: ColdStartReport
     twin_report: ColdStartReport
     search: dict[str, Any]
@@ -218,6 +223,7 @@ def run_coldstart(recipe: ColdStartRecipe, say: Say | None = None) -> dict[str, 
         "num_mixed": sum(one.id in mixed_made for one in built.parallel),
         "num_mixed_for_rl": len(built.mixed),
         "num_changed": built.num_changed,
+        "num_described": built.num_described,
         "num_withheld": sum(one.id.endswith(WITHHELD) for one in built.parallel),
         "num_unanswerable_for_rl": len(built.unanswerable),
         "num_made": dict(Counter(one.dataset for one in built.made)),
@@ -287,12 +293,14 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
         }
         made = await _made(recipe, plain, workshop, search, encoder)
         wide = await _made_wide(recipe, workshop, search, encoder)
-        changed = await _made_changed(recipe, workshop, search, encoder)
+        changed = await _made_changed(recipe, workshop, search, encoder, {"parallel": recipe.num_changed})
+        described = await _made_changed(recipe, workshop, search, encoder, recipe.num_described, described=True)
         parts = (
             (mixed, "mixed"),
             (made, "made from passages"),
             (wide, "of several parts"),
             (changed, "with changed values"),
+            (described, "of what is described"),
         )
         for part, name in parts:
             kept += part.parallel
@@ -302,7 +310,7 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
             for kind, count in part.wanted.items():
                 num_found = sum(question.kind == kind for question in part.questions)
                 tell(f"{name}, {kind}: {num_found} of {count}")
-        is_changed = {one.id for one in changed.parallel}  # their evidence is in no corpus
+        is_changed = {one.id for one in (*changed.parallel, *described.parallel)}  # their evidence is in no corpus
         as_it_is = [one for one in kept if one.id not in is_changed]
         taught_twice = await _withheld(recipe, as_it_is, twins, search, encoder)
         if recipe.num_withheld:
@@ -333,6 +341,7 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
         made_for_rl,
         unknown,
         len(changed.parallel),
+        len(described.parallel),
         report,
         twin_report,
         search.describe(),
@@ -438,13 +447,26 @@ async def _made_wide(recipe: ColdStartRecipe, workshop: _Workshop, search: Searc
     return made
 
 
-async def _made_changed(recipe: ColdStartRecipe, workshop: _Workshop, search: Search, encoder: Policy) -> _Taught:
+async def _made_changed(
+    recipe: ColdStartRecipe,
+    workshop: _Workshop,
+    search: Search,
+    encoder: Policy,
+    wanted: Mapping[Kind, int],
+    *,
+    described: bool = False,
+) -> _Taught:
     """Questions whose lessons read changed passages. They are in no file for RL, which searches the corpus as it is."""
-    made = _Taught(wanted={"parallel": recipe.num_changed} if recipe.num_changed else {})
+    made = _Taught(wanted={kind: count for kind, count in wanted.items() if count})
     if not made.wanted:
         return made
-    drafts = workshop.drafts({}, {}, _DRAFTS["parallel"] * recipe.num_changed)
-    made.questions = (await made.teach(drafts, recipe, search, encoder, "mixed"))[: recipe.num_changed]
+    counts = {kind: _DRAFTS[kind] * count for kind, count in made.wanted.items()}
+    drafts = workshop.drafts(
+        {}, {}, **({"num_described": counts} if described else {"num_changed": sum(counts.values())})
+    )
+    taught = await made.teach(in_small_letters(drafts, recipe.small_share), recipe, search, encoder, "mixed")
+    for kind, count in made.wanted.items():
+        made.questions += [question for question in taught if question.kind == kind][:count]
     made.keep(made.questions)
     return made
 
@@ -487,10 +509,9 @@ class _Workshop:
     def titles(self) -> set[str]:
         return held_out_titles()
 
-    def drafts(
-        self, counts: Mapping[Kind, int], wide: Mapping[Kind, Mapping[int, int]], num_changed: int = 0
-    ) -> list[Question]:
-        """Questions made from the passages of the index, without any page that is kept back for evaluation."""
+    def drafts(self, counts: Mapping[Kind, int], wide: Mapping[Kind, Mapping[int, int]], **more: Any) -> list[Question]:
+        """Questions made from the passages of the index, without any page that is kept back for evaluation. `more` are
+        numbers that rules from before there were such questions do not know."""
         validation = self.pool.validation
         drafts = self.rules.make(
             self.passages,
@@ -500,7 +521,7 @@ class _Workshop:
             needed=self.titles.union(*(question.supporting_titles or () for question in validation)),
             kept_back=self.kept_back,
             wide=wide,
-            **({"num_changed": num_changed} if num_changed else {}),  # rules from before there were such
+            **more,
         )
         refuse_kept_back(drafts, self.kept_back)
         leaked = {leak.question.id for leak in find_leaks(drafts, self.known)}  # the same two pages as a dev question's
@@ -526,8 +547,8 @@ def _passages(address: str) -> PassageStore:
     folder = address.partition(":")[2].strip()
     if not (Path(folder) / PASSAGES).is_file():
         raise UsageError(
-            "num_mixed, num_made_*, num_wide* and num_changed make questions from the passages of an index on this machine, "
-            f"and '{address}' is none; set search.address to bm25:FOLDER, or these numbers to 0"
+            "num_mixed, num_made_*, num_wide*, num_changed and num_described make questions from the passages of an index on "
+            f"this machine, and '{address}' is none; set search.address to bm25:FOLDER, or these numbers to 0"
         )
     return PassageStore.open(folder)
 

@@ -16,6 +16,7 @@ from parallelsearch.coldstart.english.from_pages import unseen, wordings
 from parallelsearch.coldstart.english.from_pages.changed import make_changed
 from parallelsearch.coldstart.english.from_pages.comparisons import make_comparisons
 from parallelsearch.coldstart.english.from_pages.contrasts import make_chain_contrasts, make_single_contrasts
+from parallelsearch.coldstart.english.from_pages.described import make_described
 from parallelsearch.coldstart.english.from_pages.facts_and_chains import (
     links_of_works,
     make_chains,
@@ -125,6 +126,7 @@ class EnglishRules:
         kept_back: Collection[str] = (),
         wide: Mapping[Kind, Mapping[int, int]] = _NO_WIDE,
         num_changed: int = 0,
+        num_described: Mapping[Kind, int] = MappingProxyType({}),
     ) -> list[Question]:
         """Facts, then chains, then comparisons, then questions of several parts, from one reading of the passages; then two
         rounds, which do not keep `needed` pages apart (docs/coldstart.md says what that means)."""
@@ -133,7 +135,7 @@ class EnglishRules:
         )
         made: list[Question] = []
         unused = {*needed, *kept_back}
-        if num_facts or num_chains or num_comparisons or num_changed:
+        if num_facts or num_chains or num_comparisons or num_changed or num_described:
             pages = {
                 title: replace(page, is_person=page.is_person and is_somebody(page.text))
                 for title, page in read_pages(passages, forbidden, unused).items()
@@ -154,6 +156,9 @@ class EnglishRules:
         if num_changed:
             people = sure_enough(read_things(passages, forbidden, unused)).all
             made += make_changed(people, pages, passages, num_changed, seed=seed, forbidden=forbidden)
+        if num_described:
+            things = sure_enough(read_things(passages, forbidden, unused))
+            made += make_described(things, pages, passages, num_described, seed=seed, forbidden=forbidden)
         if any(wide.values()):
             things = sure_enough(read_things(passages, forbidden, unused))
             ways = wordings.TRAINED

@@ -286,29 +286,32 @@ def plan_several(rng: random.Random, wanted: Sequence[tuple[str, str]]) -> str:
     )
 
 
-def plan_steps(rng: random.Random, topics: Sequence[str], names: Sequence[str], later: Sequence[str]) -> str:
-    now, then, of = listed(topics), listed(later), listed(names)
-    at_once = ", at once" if len(names) > 1 else ""
+def plan_steps(rng: random.Random, now: str, is_one: bool, later: Sequence[str], *, of_people: bool = True) -> str:
+    """What is known first, and what is asked of it; `now` says both what and of whom."""
+    then, at_once = listed(later), "" if is_one else ", at once"
+    who, whoever = ("who", "whoever that is") if of_people else ("what", "whatever that is")
     return rng.choice(
         (
-            f"Two steps. First {now} of {of}{at_once}; then {then} of whoever that is.",
-            f"I do not know yet who is meant. I look up {now} of {of} first, and {then} after that.",
-            f"Before {then} I need {now} of {of}. That is the first round.",
-            f"Round one: {now} of {of}. Round two: {then}.",
+            f"Two steps. First {now}{at_once}; then {then} of {whoever}.",
+            f"I do not know yet {who} is meant. I look up {now} first, and {then} after that.",
+            f"Before {then} I need {now}. That is the first round.",
+            f"Round one: {now}. Round two: {then}.",
         )
     )
 
 
-def plan_steps_one_by_one(rng: random.Random, topic: str, names: Sequence[str], later: Sequence[str]) -> str:
-    then, of = listed(later), listed(names)
-    each = f"of {of}, one after the other" if len(names) > 1 else f"of {of}"
+def plan_steps_one_by_one(
+    rng: random.Random, now: str, names: Sequence[str], later: Sequence[str], *, of_people: bool = True
+) -> str:
+    then, each = listed(later), ", one after the other" if len(names) > 1 else ""
     begin = f" {names[0]} comes first." if len(names) > 1 else ""
+    who, whoever = ("who", "whoever that is") if of_people else ("what", "whatever that is")
     return rng.choice(
         (
-            f"Two steps. First {topic} {each}; then {then} of whoever that is.{begin}",
-            f"I do not know yet who is meant. I look up {topic} {each}, and {then} after that.{begin}",
-            f"Before {then} I need {topic} {each}.{begin}",
-            f"First {topic} {each}. Then {then}.{begin}",
+            f"Two steps. First {now}{each}; then {then} of {whoever}.{begin}",
+            f"I do not know yet {who} is meant. I look up {now}{each}, and {then} after that.{begin}",
+            f"Before {then} I need {now}{each}.{begin}",
+            f"First {now}{each}. Then {then}.{begin}",
         )
     )
 

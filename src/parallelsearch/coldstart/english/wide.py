@@ -81,6 +81,8 @@ FACTS: dict[str, FactWords] = {
     "depth": FactWords("depth", "depth", is_number=True),
     "area": FactWords("area", "area", is_number=True),
     "weight": FactWords("weight", "weight", is_number=True),
+    "born_on": FactWords("born", "date of birth"),
+    "died_on": FactWords("died", "date of death"),
     "seats": FactWords("seats", "number of seats", is_number=True),
     "students": FactWords("students", "number of students", is_number=True),
     "employees": FactWords("employees", "number of employees", is_number=True),
@@ -88,6 +90,56 @@ FACTS: dict[str, FactWords] = {
     "pages": FactWords("pages", "number of pages", is_number=True),
     "copies": FactWords("copies sold", "number of copies sold", is_number=True),
     "goals": FactWords("goals", "number of goals", is_number=True),
+    "architect": FactWords("designed by", "architect"),
+    "owner": FactWords("owned by", "owner"),
+    "painter": FactWords("painted by", "painter"),
+    "sculptor": FactWords("made by", "sculptor"),
+    "translator": FactWords("translated by", "translator"),
+    "illustrator": FactWords("illustrated by", "illustrator"),
+    "producer": FactWords("produced by", "producer"),
+    "composer": FactWords("composed by", "composer"),
+    "editor": FactWords("edited by", "editor"),
+    "screenwriter": FactWords("screenplay by", "screenwriter"),
+    "star": FactWords("starring", "star"),
+    "president": FactWords("president", "president"),
+    "coach": FactWords("coach", "coach"),
+    "captain": FactWords("captain", "captain"),
+    "singer": FactWords("singer", "singer"),
+    "drummer": FactWords("drummer", "drummer"),
+    "mayor": FactWords("mayor", "mayor"),
+    "discoverer": FactWords("discovered by", "discoverer"),
+    "namesake": FactWords("named after", "namesake"),
+    "designer": FactWords("designed by", "designer"),
+    "inventor": FactWords("invented by", "inventor"),
+    "creator": FactWords("created by", "creator"),
+    "host": FactWords("hosted by", "host"),
+    "winner": FactWords("first winner", "first winner"),
+    "commander": FactWords("commander", "commander"),
+    "husband": FactWords("husband", "husband"),
+    "wife": FactWords("wife", "wife"),
+    "father": FactWords("father", "father"),
+    "mother": FactWords("mother", "mother"),
+    "brother": FactWords("brother", "brother"),
+    "sister": FactWords("sister", "sister"),
+    "son": FactWords("son", "son"),
+    "daughter": FactWords("daughter", "daughter"),
+    "teacher": FactWords("teacher", "teacher"),
+    "biographer": FactWords("biography by", "biographer"),
+    "successor": FactWords("succeeded by", "successor"),
+    "headquarters": FactWords("headquarters", "headquarters"),
+    "setting": FactWords("set in", "place where it is set"),
+    "venue": FactWords("held in", "place where it is held"),
+    "grave": FactWords("buried in", "burial place"),
+    "novel": FactWords("novel", "novel"),
+    "film": FactWords("film", "film"),
+    "album": FactWords("album", "album"),
+    "song": FactWords("song about", "song"),
+    "band": FactWords("band", "band"),
+    "club": FactWords("plays for", "club"),
+    "company": FactWords("company", "company"),
+    "school": FactWords("studied at", "school"),
+    "home": FactWords("lives in", "home town"),
+    "river": FactWords("lies on river", "river"),
 }
 """The facts that are asked for. Years are compared by their number; the other numbers are written as the page writes them."""
 
@@ -120,9 +172,13 @@ class Wide:
     fact: str | None
     target: str | None
     steps: tuple[Step, ...]
+    asks_makers: bool = False
+    """Of a mixed question: the answer names who was led to, not the thing that led there."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "steps": [step.to_dict() for step in self.steps]}
+        """Without `asks_makers` where it is not so: the published sets have no such field."""
+        record = {**asdict(self), "steps": [step.to_dict() for step in self.steps]}
+        return {key: value for key, value in record.items() if key != "asks_makers" or value}
 
 
 def wide_of(question: Question) -> Wide | None:
@@ -130,7 +186,8 @@ def wide_of(question: Question) -> Wide | None:
     found = (question.metadata or {}).get(METADATA)
     if not isinstance(found, dict):
         return None
-    return Wide(found["form"], found["fact"], found["target"], tuple(Step(**step) for step in found["steps"]))
+    steps = tuple(Step(**step) for step in found["steps"])
+    return Wide(found["form"], found["fact"], found["target"], steps, found.get("asks_makers", False))
 
 
 def number_of(value: str) -> float:
@@ -151,12 +208,16 @@ def answer_of(wide: Wide) -> list[str]:
     if wide.form in ("first_of", "last_of", "most_of", "fewest_of"):
         pick = min if wide.form in ("first_of", "fewest_of") else max
         winner = pick(steps, key=place_of)
-        return [winner.of or winner.name]
+        return [_answered(winner, wide)]
     if wide.form == "how_many_of":
         return [str(sum(step.holds is True for step in steps))]
     if wide.form == "which_of":
-        return [step.of or step.name for step in steps if step.holds]
+        return [_answered(step, wide) for step in steps if step.holds]
     if wide.form in ("all_of", "none_of"):
         wanted = wide.form == "all_of"
         return ["yes" if all(step.holds is wanted for step in steps) else "no"]
     return [step.value for step in steps]
+
+
+def _answered(step: Step, wide: Wide) -> str:
+    return step.name if wide.asks_makers or step.of is None else step.of

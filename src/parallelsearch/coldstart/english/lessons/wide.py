@@ -54,6 +54,7 @@ _LEFT_OVER = re.compile(
 """A word at the end of a quote that leads on to what was cut off."""
 _IS_A = re.compile(r"\b(?:is|was) (?:a|an|the)\b")
 """How a page says of what nation someone is: "inducted into the Italian Football Hall of Fame" is no nationality."""
+_OF_PEOPLE = frozenset({"born", "died", "born_on", "died_on", "birthplace", "nation", "is_a"})
 _VERBS = {"director": "directed", "author": "wrote", "performer": "recorded", "founder": "founded"}
 
 
@@ -155,7 +156,8 @@ class WideLesson(Lesson):
 
     def _role(self, step: Step) -> str:
         """What a maker is, for a query about one: "Ira Moss director born"."""
-        return next((FACTS[one.fact].noun for one in self.wide.steps if step.of and one.name == step.of), "")
+        role = next((one.fact for one in self.wide.steps if step.of and one.name == step.of), "")
+        return FACTS[role].noun if role in _VERBS else ""
 
     # ---- what is thought before a search -----------------------------------------------------------------------------
 
@@ -166,7 +168,8 @@ class WideLesson(Lesson):
             return f"{self._lines(before, shown)}\n{thoughts.plan_now(self.rng, topics, names)}"
         if len(self._levels) > 1:
             later = [step for step in self.wide.steps if step.round == 2]
-            return thoughts.plan_steps(self.rng, topics, names, _topics(later))
+            now, of_people = _wanted(steps), later[-1].fact in _OF_PEOPLE
+            return thoughts.plan_steps(self.rng, now, len(names) == 1, _topics(later), of_people=of_people)
         if len(names) == 1:
             return thoughts.plan_facts_of_one(self.rng, topics, names[0])
         if len(topics) > 1:
@@ -188,7 +191,8 @@ class WideLesson(Lesson):
         names = _names(steps)
         if len(self._levels) > 1:
             later = [step for step in self.wide.steps if step.round == 2]
-            return thoughts.plan_steps_one_by_one(self.rng, topic, names, _topics(later))
+            of_people = later[-1].fact in _OF_PEOPLE
+            return thoughts.plan_steps_one_by_one(self.rng, _wanted(steps), names, _topics(later), of_people=of_people)
         if len(names) == 1:
             return thoughts.plan_facts_one_by_one_of(self.rng, _topics(steps), names[0])
         return thoughts.plan_wide_one_by_one(self.rng, names, topic, names[0])
@@ -277,15 +281,15 @@ class WideLesson(Lesson):
         if not (self._is_tight or self._is_against(known)):
             raise Drop("page_not_found")
         others = tuple(step for step in self.wide.steps if step not in missing)
-        if not others or answer_of(Wide(self.wide.form, self.wide.fact, self.wide.target, others)) != answer_of(
-            self.wide
-        ):
+        if not others or answer_of(replace(self.wide, steps=others)) != answer_of(self.wide):
             raise Drop("page_not_found")
 
     def _asked_for(self) -> str:
         wide = self.wide
         if wide.form in _CHOICES:
             return thoughts.asked_for(f"{_CHOICES[wide.form][1]} ({FACTS[wide.steps[-1].fact].noun})")
+        if len([step for step in wide.steps if step.round == self._levels[-1]]) == 1:
+            return thoughts.asked_for(FACTS[wide.steps[-1].fact].noun)
         said = _ASKED[wide.form]
         if wide.target is not None and wide.fact is not None:
             event = f"{FACTS[wide.fact].query} " if FACTS[wide.fact].is_year else ""
@@ -328,7 +332,7 @@ class WideLesson(Lesson):
             return f"The {_CHOICES[wide.form][0]} is {best.value}: {best.name}.{led}"
         if wide.form == "which_of":
             fitting = [step for step in known if step.holds]
-            if fitting[0].of is None:
+            if fitting[0].of is None or wide.asks_makers:
                 return f"Yes for {thoughts.listed([f'[{numbers[step]}] {step.name}' for step in fitting])}."
             return f"{' '.join(self._made_by(step) + '.' for step in fitting)} So {answer}."
         if wide.form == "how_many_of":
@@ -338,11 +342,11 @@ class WideLesson(Lesson):
             if not against:
                 return f"{'All' if wide.form == 'all_of' else 'None'} of them. So {answer}."
             return f"{'Not' if wide.form == 'all_of' else 'But'} {thoughts.listed(against)}. So {answer}."
-        return f"In the order of the question: {answer}."
+        return f"So {answer}." if len(known) == 1 else f"In the order of the question: {answer}."
 
     def _led_by(self, step: Step) -> str:
         """From a maker back to the work, which is what the question asks for."""
-        return "" if step.of is None else f" {self._made_by(step)}, so {step.of}."
+        return "" if step.of is None or self.wide.asks_makers else f" {self._made_by(step)}, so {step.of}."
 
     def _made_by(self, step: Step) -> str:
         role = next(one.fact for one in self.wide.steps if one.name == step.of)
@@ -360,8 +364,8 @@ def _as_shown(words: str, text: str) -> str:
 def _trimmed(step: Step, quote: Quote) -> Quote:
     """Of a date of birth or death the date alone, after what was asked for: around it stand brackets and the other date.
     Other words do not begin in the middle of brackets, nor with the name that stands before them."""
-    if step.fact in ("born", "died"):
-        return Quote(f"{step.fact} {step.words}", quote.number)
+    if step.fact in ("born", "died", "born_on", "died_on"):
+        return Quote(f"{FACTS[step.fact].query} {step.words}", quote.number)
     words = _HALF_BRACKET.sub("", quote.words).removeprefix(step.name).lstrip(" ,")
     whole = words
     while _LEFT_OVER.search(words):
@@ -403,3 +407,11 @@ def _names(steps: Sequence[Step]) -> list[str]:
 
 def _topics(steps: Sequence[Step]) -> list[str]:
     return list(dict.fromkeys(f"the {FACTS[step.fact].noun}" for step in steps))
+
+
+def _wanted(steps: Sequence[Step]) -> str:
+    """ "the director of A and B", "the architect of A and the coach of B"."""
+    topics = _topics(steps)
+    if len(topics) == 1:
+        return f"{topics[0]} of {thoughts.listed(_names(steps))}"
+    return thoughts.listed([f"the {FACTS[step.fact].noun} of {step.name}" for step in steps])
