@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 from parallelsearch.coldstart.lesson import ColdStartSettings, Lesson
@@ -57,12 +58,14 @@ class Rules(Protocol):
         kept_back: Collection[str],
         wide: Mapping[Kind, Mapping[int, int]],
         num_changed: int = 0,
+        typed: Mapping[Kind, int] = MappingProxyType({}),
     ) -> list[Question]:
         """New questions from the passages of a corpus, up to so many of each kind. `forbidden` are normalised texts of
         questions that must not come out, nor what they name; `needed` are the titles that they are answered from; pages
         with a title in `kept_back` are for evaluation and in no question. `wide` are questions of several parts, parallel
         and mixed, so many of each width; `num_changed` are those whose lessons read passages with other values in them
-        (`lesson.CHANGED`)."""
+        (`lesson.CHANGED`); `typed` are those in forms that people type and question sets lack, so many of each kind. The last
+        two are only passed where they are wanted."""
 
     def kept_back(self, passages: Sequence[Passage]) -> frozenset[str]:
         """The titles of a corpus that evaluation sets are made from."""

@@ -97,6 +97,11 @@ class ColdStartRecipe(Settings):
     """Of each width, how many more such questions go to validation."""
     num_changed: int = Field(default=0, ge=0)
     """How many trajectories read numbers and dates that were written into copies of real passages."""
+    num_typed: dict[Kind, int] = Field(default_factory=dict)
+    """Of each kind, how many trajectories of questions in forms that people type and the question sets lack, made from the
+    passages as well."""
+    num_typed_for_validation: int = Field(default=0, ge=0)
+    """Of each kind that has a count there, how many more such questions go to validation."""
     num_withheld: int = Field(default=0, ge=0)
     """How many trajectories are played once more with their evidence withheld, to teach that there may be no answer."""
     num_unanswerable_for_rl: int = Field(default=0, ge=0)
@@ -124,7 +129,8 @@ class ColdStartRecipe(Settings):
     @property
     def makes_questions(self) -> bool:
         counts = (self.num_mixed, self.num_mixed_for_rl, self.num_made_facts, self.num_made_chains)
-        return any((*counts, self.num_made_comparisons, self.num_changed, *self.wide.values()))
+        more = (self.num_made_comparisons, self.num_changed, *self.num_typed.values(), *self.wide.values())
+        return any((*counts, *more))
 
     @property
     def wide(self) -> dict[Kind, dict[int, int]]:
@@ -287,11 +293,13 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
         }
         made = await _made(recipe, plain, workshop, search, encoder)
         wide = await _made_wide(recipe, workshop, search, encoder)
+        typed = await _made_typed(recipe, workshop, search, encoder)
         changed = await _made_changed(recipe, workshop, search, encoder)
         parts = (
             (mixed, "mixed"),
             (made, "made from passages"),
             (wide, "of several parts"),
+            (typed, "as people type"),
             (changed, "with changed values"),
         )
         for part, name in parts:
@@ -322,7 +330,7 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
     order = {one.id: number for number, one in enumerate(kept)}
     twins.sort(key=lambda one: order[one.id])
     check_pool(Pool(learnable, pool.validation))
-    made_for_rl = [*made.questions, *wide.questions]
+    made_for_rl = [*made.questions, *wide.questions, *typed.questions]
     return Built(
         pool,
         kept,
@@ -438,6 +446,22 @@ async def _made_wide(recipe: ColdStartRecipe, workshop: _Workshop, search: Searc
     return made
 
 
+async def _made_typed(recipe: ColdStartRecipe, workshop: _Workshop, search: Search, encoder: Policy) -> _Taught:
+    """Questions in forms that people type, as many of each kind as wanted; the validation ones go into the pool."""
+    made = _Taught(wanted={kind: count for kind, count in recipe.num_typed.items() if count})
+    if not made.wanted:
+        return made
+    extra = recipe.num_typed_for_validation
+    drafts = workshop.drafts({}, {}, typed={k: _DRAFTS[k] * (count + extra) for k, count in made.wanted.items()})
+    taught = await made.teach(drafts, recipe, search, encoder, "mixed")
+    for kind, count in made.wanted.items():
+        fit = [question for question in taught if question.kind == kind]
+        workshop.pool.validation += fit[:extra]
+        made.questions += fit[extra : extra + count]
+    made.keep(made.questions)
+    return made
+
+
 async def _made_changed(recipe: ColdStartRecipe, workshop: _Workshop, search: Search, encoder: Policy) -> _Taught:
     """Questions whose lessons read changed passages. They are in no file for RL, which searches the corpus as it is."""
     made = _Taught(wanted={"parallel": recipe.num_changed} if recipe.num_changed else {})
@@ -488,10 +512,15 @@ class _Workshop:
         return held_out_titles()
 
     def drafts(
-        self, counts: Mapping[Kind, int], wide: Mapping[Kind, Mapping[int, int]], num_changed: int = 0
+        self,
+        counts: Mapping[Kind, int],
+        wide: Mapping[Kind, Mapping[int, int]],
+        num_changed: int = 0,
+        typed: Mapping[Kind, int] | None = None,
     ) -> list[Question]:
         """Questions made from the passages of the index, without any page that is kept back for evaluation."""
         validation = self.pool.validation
+        newer: dict[str, Any] = {"num_changed": num_changed, "typed": typed}  # rules may be from before there were such
         drafts = self.rules.make(
             self.passages,
             counts,
@@ -500,7 +529,7 @@ class _Workshop:
             needed=self.titles.union(*(question.supporting_titles or () for question in validation)),
             kept_back=self.kept_back,
             wide=wide,
-            **({"num_changed": num_changed} if num_changed else {}),  # rules from before there were such
+            **{name: wanted for name, wanted in newer.items() if wanted},
         )
         refuse_kept_back(drafts, self.kept_back)
         leaked = {leak.question.id for leak in find_leaks(drafts, self.known)}  # the same two pages as a dev question's
@@ -526,8 +555,8 @@ def _passages(address: str) -> PassageStore:
     folder = address.partition(":")[2].strip()
     if not (Path(folder) / PASSAGES).is_file():
         raise UsageError(
-            "num_mixed, num_made_*, num_wide* and num_changed make questions from the passages of an index on this machine, "
-            f"and '{address}' is none; set search.address to bm25:FOLDER, or these numbers to 0"
+            "num_mixed, num_made_*, num_wide*, num_typed and num_changed make questions from the passages of an index on "
+            f"this machine, and '{address}' is none; set search.address to bm25:FOLDER, or these numbers to 0"
         )
     return PassageStore.open(folder)
 
