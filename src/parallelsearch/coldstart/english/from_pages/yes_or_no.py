@@ -177,8 +177,11 @@ class _Maker:
         self.rng = random.Random(f"yes-or-no/{seed}")
         self.uses: Counter[str] = Counter()
         groups: dict[str, dict[str, list[Thing]]] = defaultdict(lambda: defaultdict(list))
+        self.trades: dict[tuple[str, str], list[Thing]] = defaultdict(list)
         for thing in things.all:
             for fact in thing.told:
+                if thing.is_person and fact in _PEOPLE and thing.head not in NO_KIND:
+                    self.trades[fact, thing.head].append(thing)
                 if fact in _WEIGHTS and thing.is_person == (fact in _PEOPLE):
                     groups[fact]["person" if thing.is_person else thing.head].append(thing)
         self.groups: dict[str, dict[str, list[Thing]]] = {}
@@ -195,25 +198,28 @@ class _Maker:
         kinds = self.groups[fact]
         group = kinds[self.rng.choices(list(kinds), [len(group) ** 0.5 for group in kinds.values()])[0]]
         target = self.rng.choice(("before", "after") if FACTS[fact].is_year else ("more", "less"))
-        free = [thing for thing in group if self.uses[thing.title] < MAX_USES]
-        if len(free) < 2:
-            return None
-        one = self.rng.choice(free)
-        other = self._beside(one, fact, free)
-        if other is None:
+        one = self.rng.choice(group)
+        other = self._beside(one, fact, group)
+        if other is None or self.uses[one.title] >= MAX_USES:
             return None
         low, high = sorted((one, other), key=lambda thing: _number(thing, fact))
         both = (low, high) if is_yes == (target in ("before", "less")) else (high, low)
         wide = Wide("compared", fact, target, (_step(both[0], fact), _step(both[1], fact)))
         return wide, both
 
-    def _beside(self, one: Thing, fact: str, free: Sequence[Thing]) -> Thing | None:
+    def _beside(self, one: Thing, fact: str, group: Sequence[Thing]) -> Thing | None:
         """Something to compare it with: of people often one of the same trade, and often a near one."""
-        same = [thing for thing in free if thing.head == one.head and one.head not in NO_KIND]
-        if one.is_person and len(same) > NEAREST_OF and self.rng.random() < SAME_TRADE_SHARE:
-            free = same
-        drawn = self.rng.sample(free, min(len(free), NEAREST_OF if self.rng.random() < NEAR_SHARE else 1))
-        others = [thing for thing in drawn if _number(thing, fact) != _number(one, fact) and one_name((one, thing))]
+        same = self.trades.get((fact, one.head), [])
+        if len(same) > NEAREST_OF and self.rng.random() < SAME_TRADE_SHARE:
+            group = same
+        drawn = self.rng.sample(group, min(len(group), NEAREST_OF if self.rng.random() < NEAR_SHARE else 1))
+        others = [
+            thing
+            for thing in drawn
+            if _number(thing, fact) != _number(one, fact)
+            and one_name((one, thing))
+            and self.uses[thing.title] < MAX_USES
+        ]
         return min(others, key=lambda thing: abs(_number(thing, fact) - _number(one, fact)), default=None)
 
 
