@@ -207,6 +207,18 @@ def test_the_answer_is_the_one_of_two_dates_that_is_asked_for(when: list[Questio
     assert len({question.supporting_titles[0] for question in when}) == 80
 
 
+@pytest.mark.parametrize(
+    "told", ["c. 1801 – 1871", "1801 – c. 1871", "active 1801 – 1871", "May 19 , 1801 – 1871", "1801 – 1871?"]
+)
+def test_a_date_that_is_not_quite_known_is_not_asked_for(told: str) -> None:
+    def made(dates: str) -> list[Question]:
+        page = Passage("p", "Mola Nerska", f"Mola Nerska ({dates}) was a Polish painter. She taught.")
+        return make_dates(read_things([page]).all, 1)
+
+    assert made("1801 – 1871")
+    assert not made(told)
+
+
 def test_a_day_is_asked_for_where_the_page_gives_one() -> None:
     pages = [
         Passage(f"p{n}", name, f"{name} ({1800 + n} – {1870 + n}) was a Polish painter. She taught.")
@@ -218,7 +230,7 @@ def test_a_day_is_asked_for_where_the_page_gives_one() -> None:
     assert not any(re.search(r"what day|which day|on what date", question.question.lower()) for question in made)
 
 
-VICTORIA = {"name": "Carl Dorn", "title": "Carl Dorn", "words": {"born": "12 June 1888", "died": "3 March 1950"}}
+DORNS = {"name": "Carl Dorn", "title": "Carl Dorn", "words": {"born": "12 June 1888", "died": "3 March 1950"}}
 
 
 @pytest.mark.parametrize(
@@ -245,7 +257,7 @@ VICTORIA = {"name": "Carl Dorn", "title": "Carl Dorn", "words": {"born": "12 Jun
 async def test_a_lesson_says_what_each_date_is_before_it_takes_one(fact, golden, thought, search, encoder) -> None:
     question = Question(
         "when did carl dorn die", golden, id="d1", kind="single", supporting_titles=["Carl Dorn"],
-        metadata={DATES: {**VICTORIA, "fact": fact}},
+        metadata={DATES: {**DORNS, "fact": fact, "is_year": len(golden) == 1}},
     )  # fmt: skip
     for mode in ("parallel", "sequential"):
         trajectory = await taught(question, search, encoder, mode)
@@ -261,7 +273,7 @@ async def test_a_date_that_is_not_shown_is_not_taught(search, encoder) -> None:
     def question(**changes: Any) -> Question:
         return Question(
             "When did Carl Dorn die?", ["1950"], id="d1", kind="single",
-            metadata={DATES: {**VICTORIA, "fact": "died", **changes}},
+            metadata={DATES: {**DORNS, "fact": "died", **changes}},
         )  # fmt: skip
 
     for changes, why in (

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 
 from parallelsearch.answers import normalise
-from parallelsearch.coldstart.english.evidence import dates_in
+from parallelsearch.coldstart.english.evidence import MONTHS, dates_in, find_phrase
 from parallelsearch.coldstart.english.from_pages.reworded import possessive
 from parallelsearch.coldstart.english.from_pages.told import OCCUPATIONS, Thing
 from parallelsearch.coldstart.english.from_pages.wordings import as_typed
@@ -100,7 +101,7 @@ def make_dates(
 ) -> list[Question]:
     """Up to `count` questions, each about another person. A corpus may give fewer."""
     rng = random.Random(f"dates/{seed}")
-    people = [thing for thing in things if thing.is_person and "born" in thing.told]
+    people = [thing for thing in things if thing.is_person and "born" in thing.told and _is_plain(thing)]
     people = rng.sample(people, len(people))
     both = iter([thing for thing in people if "died" in thing.told])
     living = iter([thing for thing in people if "died" not in thing.told])
@@ -129,7 +130,7 @@ def _question(thing: Thing, fact: str, rng: random.Random) -> Question:
     name = f"the {thing.head} {thing.name}" if is_described else thing.name
     text = rng.choice(ways).format(x=name, own=possessive(name))
     text = as_typed(text[0].upper() + text[1:], rng)
-    dates = Dates(thing.name, thing.title, fact, {key: thing.told[key][1] for key in FACTS if key in thing.told})
+    dates = Dates(thing.name, thing.title, fact, _words_of(thing), is_year)
     golden = [year] if is_year else list(dict.fromkeys((words, year)))
     return Question(
         text,
@@ -144,5 +145,28 @@ def _question(thing: Thing, fact: str, rng: random.Random) -> Question:
     )
 
 
+def _words_of(thing: Thing) -> dict[str, str]:
+    return {fact: thing.told[fact][1] for fact in FACTS if fact in thing.told}
+
+
 def _has_day(words: str) -> bool:
     return dates_in(words)[0][0][2] > 0
+
+
+_UNSURE = re.compile(
+    r"(?:\b(?:c|ca|circa|fl|flourished|active|about|around|before|after|or|between|baptised|bapt|bap)\b\.?|[?/~])\s*$"
+    rf"|\b(?:{'|'.join(MONTHS)})\s*\d{{0,2}}\w{{0,2}}\s*,?\s*$"
+)
+"""What may stand before a date that is not quite known, or is longer than it was read ("October 19 , 1945")."""
+
+
+def _is_plain(thing: Thing) -> bool:
+    """Whether the page gives its dates as such: not "c. 1460s", nor "active 1702"."""
+    for words in _words_of(thing).values():
+        found = find_phrase(thing.text, words)
+        if found is None:
+            return False
+        start, end = found
+        if _UNSURE.search(thing.text[max(0, start - 24) : start]) or thing.text[end : end + 1] in ("?", "/"):
+            return False
+    return True

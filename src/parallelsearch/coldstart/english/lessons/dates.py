@@ -30,6 +30,8 @@ class Dates:
     title: str
     fact: str
     words: Mapping[str, str]
+    is_year: bool = False
+    """The year alone is asked for."""
 
 
 def dates_of(question: Question) -> Dates | None:
@@ -54,13 +56,13 @@ class DateLesson(Lesson):
         if number == 0:
             return render_turn(thoughts.plan_single(self.rng), [self.query])
         name, fact, words = self.dates.name, self.dates.fact, self.dates.words
-        page = next((page for page in shown if page.title == self.dates.title), None)
-        if page is None:
+        pages = [page for page in shown if page.title == self.dates.title]
+        if not pages:
             raise Drop("page_not_found")
-        if not all(find_phrase(page.text, date) for date in words.values()):
+        page = next((one for one in pages if all(find_phrase(one.text, date) for date in words.values())), None)
+        if page is None:
             raise Drop("answer_not_shown")
-        is_year = self.answer != words[fact] and words[fact].endswith(self.answer)
-        asked = thoughts.asked_for(f"{'the year when' if is_year else 'when'} {name} {FACTS[fact]}")
+        asked = thoughts.asked_for(f"{'the year when' if self.dates.is_year else 'when'} {name} {FACTS[fact]}")
         quote = thoughts.quote(name, Quote(", ".join(f"{key} {date}" for key, date in words.items()), page.number))
         found = f"{fact.capitalize()}: {words[fact]}."
         return render_turn(f"{asked} {quote} {found} {thoughts.gives(self.rng, self.answer)}", answer=self.answer)
