@@ -95,6 +95,21 @@ def test_the_seed_alone_decides_and_forbidden_questions_do_not_come_out(things: 
     assert make_yes_or_no(Things((), {}), 5) == []
 
 
+@pytest.mark.parametrize(
+    "told", ["It has 4 species native to Norway.", "It has 4 species.", "It has a population of 140-190."]
+)
+def test_a_number_is_that_of_the_whole_thing(told: str) -> None:
+    fact, value = ("population", "140") if "population" in told else ("species", "4")
+    some = [
+        Thing(name, name, "genus", False, {fact: (value if not n else str(200 + n), value if not n else str(200 + n))}, (name,),
+              f"{name} is a genus. {told if not n else 'It is large.'}")
+        for n, name in enumerate(f"Genus{letter}a" for letter in "bcdfghklm")
+    ]  # fmt: skip
+    made = make_yes_or_no(Things(tuple(some), {}), 12, min_of_a_kind=2)
+    used = {title for question in made for title in question.supporting_titles}
+    assert (some[0].title in used) == (told == "It has 4 species.")
+
+
 def test_every_group_of_facts_has_many_wordings() -> None:
     for fact, clauses in yes_or_no.CLAUSES.items():
         frames = len(set(clauses.asked)) * len(set(yes_or_no.ASKED)) + len(set(clauses.stated)) * len(

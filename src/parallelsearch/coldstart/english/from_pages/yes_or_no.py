@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -182,7 +183,7 @@ class _Maker:
             for fact in thing.told:
                 if thing.is_person and fact in _PEOPLE and thing.head not in NO_KIND:
                     self.trades[fact, thing.head].append(thing)
-                if fact in _WEIGHTS and thing.is_person == (fact in _PEOPLE):
+                if fact in _WEIGHTS and thing.is_person == (fact in _PEOPLE) and _is_whole(thing, fact):
                     groups[fact]["person" if thing.is_person else thing.head].append(thing)
         self.groups: dict[str, dict[str, list[Thing]]] = {}
         for fact in _WEIGHTS:
@@ -221,6 +222,15 @@ class _Maker:
             and self.uses[thing.title] < MAX_USES
         ]
         return min(others, key=lambda thing: abs(_number(thing, fact) - _number(one, fact)), default=None)
+
+
+def _is_whole(thing: Thing, fact: str) -> bool:
+    """Whether a number is not one end of a range, nor that of the species in one place ("only four species native to")."""
+    if FACTS[fact].is_year:
+        return True
+    words = re.escape(thing.told[fact][1])
+    part = rf"\b{words}(?:\s?[-–]\s?\d|(?: \w+)? species(?:\)| (?:native|found|occur\w*|endemic) ))"
+    return re.search(part, thing.text) is None
 
 
 def _number(thing: Thing, fact: str) -> float:
