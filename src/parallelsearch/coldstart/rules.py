@@ -59,12 +59,15 @@ class Rules(Protocol):
         wide: Mapping[Kind, Mapping[int, int]],
         num_changed: int = 0,
         num_described: Mapping[Kind, int] = MappingProxyType({}),
+        typed: Mapping[Kind, int] = MappingProxyType({}),
     ) -> list[Question]:
         """New questions from the passages of a corpus, up to so many of each kind. `forbidden` are normalised texts of
         questions that must not come out, nor what they name; `needed` are the titles that they are answered from; pages
         with a title in `kept_back` are for evaluation and in no question. `wide` are questions of several parts, parallel
         and mixed, so many of each width; `num_changed` are those whose lessons read passages with other values in them
-        (`lesson.CHANGED`), and `num_described` those about somebody who is named only there, by kind."""
+        (`lesson.CHANGED`), and `num_described` those about somebody who is named only there, by kind; `typed` are those in
+        forms that people type and question sets lack, so many of each kind. The last three are only passed where they are
+        wanted."""
 
     def kept_back(self, passages: Sequence[Passage]) -> frozenset[str]:
         """The titles of a corpus that evaluation sets are made from."""

@@ -100,6 +100,11 @@ class ColdStartRecipe(Settings):
     num_described: dict[Kind, int] = Field(default_factory=dict)
     """Of each kind (single, sequential, mixed), how many ask for somebody by what he is to something ("the architect of A"),
     which was written into a copy of its page likewise."""
+    num_typed: dict[Kind, int] = Field(default_factory=dict)
+    """Of each kind, how many trajectories of questions in forms that people type and the question sets lack, made from the
+    passages as well."""
+    num_typed_for_validation: int = Field(default=0, ge=0)
+    """Of each kind that has a count there, how many more such questions go to validation."""
     num_withheld: int = Field(default=0, ge=0)
     """How many trajectories are played once more with their evidence withheld, to teach that there may be no answer."""
     num_unanswerable_for_rl: int = Field(default=0, ge=0)
@@ -127,8 +132,8 @@ class ColdStartRecipe(Settings):
     @property
     def makes_questions(self) -> bool:
         counts = (self.num_mixed, self.num_mixed_for_rl, self.num_made_facts, self.num_made_chains)
-        described = sum(self.num_described.values())
-        return any((*counts, self.num_made_comparisons, self.num_changed, described, *self.wide.values()))
+        more = (*self.num_typed.values(), *self.num_described.values(), *self.wide.values())
+        return any((*counts, self.num_made_comparisons, self.num_changed, *more))
 
     @property
     def wide(self) -> dict[Kind, dict[int, int]]:
@@ -293,12 +298,14 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
         }
         made = await _made(recipe, plain, workshop, search, encoder)
         wide = await _made_wide(recipe, workshop, search, encoder)
+        typed = await _made_typed(recipe, workshop, search, encoder)
         changed = await _made_changed(recipe, workshop, search, encoder, {"parallel": recipe.num_changed})
         described = await _made_changed(recipe, workshop, search, encoder, recipe.num_described, described=True)
         parts = (
             (mixed, "mixed"),
             (made, "made from passages"),
             (wide, "of several parts"),
+            (typed, "as people type"),
             (changed, "with changed values"),
             (described, "of what is described"),
         )
@@ -330,7 +337,7 @@ async def build(recipe: ColdStartRecipe, tell: Say) -> Built:
     order = {one.id: number for number, one in enumerate(kept)}
     twins.sort(key=lambda one: order[one.id])
     check_pool(Pool(learnable, pool.validation))
-    made_for_rl = [*made.questions, *wide.questions]
+    made_for_rl = [*made.questions, *wide.questions, *typed.questions]
     return Built(
         pool,
         kept,
@@ -447,6 +454,22 @@ async def _made_wide(recipe: ColdStartRecipe, workshop: _Workshop, search: Searc
     return made
 
 
+async def _made_typed(recipe: ColdStartRecipe, workshop: _Workshop, search: Search, encoder: Policy) -> _Taught:
+    """Questions in forms that people type, as many of each kind as wanted; the validation ones go into the pool."""
+    made = _Taught(wanted={kind: count for kind, count in recipe.num_typed.items() if count})
+    if not made.wanted:
+        return made
+    extra = recipe.num_typed_for_validation
+    drafts = workshop.drafts({}, {}, typed={k: _DRAFTS[k] * (count + extra) for k, count in made.wanted.items()})
+    taught = await made.teach(drafts, recipe, search, encoder, "mixed")
+    for kind, count in made.wanted.items():
+        fit = [question for question in taught if question.kind == kind]
+        workshop.pool.validation += fit[:extra]
+        made.questions += fit[extra : extra + count]
+    made.keep(made.questions)
+    return made
+
+
 async def _made_changed(
     recipe: ColdStartRecipe,
     workshop: _Workshop,
@@ -547,8 +570,8 @@ def _passages(address: str) -> PassageStore:
     folder = address.partition(":")[2].strip()
     if not (Path(folder) / PASSAGES).is_file():
         raise UsageError(
-            "num_mixed, num_made_*, num_wide*, num_changed and num_described make questions from the passages of an index on "
-            f"this machine, and '{address}' is none; set search.address to bm25:FOLDER, or these numbers to 0"
+            "num_mixed, num_made_*, num_wide*, num_typed, num_changed and num_described make questions from the passages of "
+            f"an index on this machine, and '{address}' is none; set search.address to bm25:FOLDER, or these numbers to 0"
         )
     return PassageStore.open(folder)
 

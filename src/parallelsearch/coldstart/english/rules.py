@@ -16,6 +16,7 @@ from parallelsearch.coldstart.english.from_pages import unseen, wordings
 from parallelsearch.coldstart.english.from_pages.changed import make_changed
 from parallelsearch.coldstart.english.from_pages.comparisons import make_comparisons
 from parallelsearch.coldstart.english.from_pages.contrasts import make_chain_contrasts, make_single_contrasts
+from parallelsearch.coldstart.english.from_pages.dates import make_dates
 from parallelsearch.coldstart.english.from_pages.described import make_described
 from parallelsearch.coldstart.english.from_pages.facts_and_chains import (
     links_of_works,
@@ -28,8 +29,10 @@ from parallelsearch.coldstart.english.from_pages.told import read_things, sure_e
 from parallelsearch.coldstart.english.from_pages.two_rounds import make_two_rounds
 from parallelsearch.coldstart.english.from_pages.wide import make_wide, make_wide_mixed
 from parallelsearch.coldstart.english.from_pages.works import read_works
+from parallelsearch.coldstart.english.from_pages.yes_or_no import make_yes_or_no
 from parallelsearch.coldstart.english.lessons.chain import SingleLesson, plan_chain
 from parallelsearch.coldstart.english.lessons.comparison import plan_comparison
+from parallelsearch.coldstart.english.lessons.dates import dates_of, plan_date
 from parallelsearch.coldstart.english.lessons.implicit import plan_implicit
 from parallelsearch.coldstart.english.lessons.two_rounds import plan_two_rounds
 from parallelsearch.coldstart.english.lessons.wide import plan_wide
@@ -49,6 +52,7 @@ questions come last."""
 CONTRAST_SHARE = 0.3
 """Of the made facts and chains so many look like questions of several parts, and are none."""
 _NO_WIDE: Mapping[Kind, Mapping[int, int]] = MappingProxyType({})
+_NOTHING_TYPED: Mapping[Kind, int] = MappingProxyType({})
 
 
 class EnglishWording:
@@ -102,6 +106,9 @@ class EnglishRules:
         if isinstance(steps, list) and steps and all(isinstance(step, str) for step in steps):
             at_once = settings.mode == "parallel"
             return plan_implicit(question, steps, rng, settings.max_quote_words, at_once)
+        dates = dates_of(question)
+        if dates is not None:
+            return plan_date(question, dates, rng, settings.max_quote_words)
         if question.kind == "parallel":
             return await plan_comparison(question, rng, search, settings)
         if question.kind == "sequential":
@@ -127,9 +134,10 @@ class EnglishRules:
         wide: Mapping[Kind, Mapping[int, int]] = _NO_WIDE,
         num_changed: int = 0,
         num_described: Mapping[Kind, int] = MappingProxyType({}),
+        typed: Mapping[Kind, int] = _NOTHING_TYPED,
     ) -> list[Question]:
-        """Facts, then chains, then comparisons, then questions of several parts, from one reading of the passages; then two
-        rounds, which do not keep `needed` pages apart (docs/coldstart.md says what that means)."""
+        """Facts, then chains, then comparisons, then questions of several parts, from one reading of the passages; then what
+        people type; then two rounds, which do not keep `needed` pages apart (docs/coldstart.md says what that means)."""
         num_facts, num_chains, num_comparisons, num_mixed = (
             counts.get(kind, 0) for kind in ("single", "sequential", "parallel", "mixed")
         )
@@ -166,6 +174,10 @@ class EnglishRules:
             made += make_wide_mixed(
                 things, wide.get("mixed", {}), seed=seed, forbidden=forbidden, ways=ways, max_uses=MAX_USES_OF_A_WORK
             )
+        if any(typed.values()):
+            things = sure_enough(read_things(passages, forbidden, unused))
+            made += make_yes_or_no(things, typed.get("parallel", 0), seed=seed, forbidden=forbidden)
+            made += make_dates(things.all, typed.get("single", 0), seed=seed, forbidden=forbidden)
         if num_mixed:
             made += make_two_rounds(passages, num_mixed, seed=seed, forbidden=forbidden, kept_back=kept_back)
         return made

@@ -37,12 +37,14 @@ Form = Literal[
     "which_of",
     "all_of",
     "none_of",
+    "compared",
     "each",
     "facts_of_one",
     "several_questions",
 ]
 """The first, last, most and fewest want one name; `how_many_of` a number, `which_of` the names that fit; `all_of` and
-`none_of` yes or no; the rest the value of every part."""
+`none_of` yes or no; `compared` yes or no as well, about two parts: whether the first stands to the second as the `target`
+says ("before", "after", "more" or "less"); the rest the value of every part."""
 FORMS: tuple[Form, ...] = get_args(Form)
 
 
@@ -200,6 +202,13 @@ def place_of(step: Step) -> tuple[float, str]:
     return number_of(step.value), step.day or ""
 
 
+def stands(fact: str, value: str, other: str) -> str:
+    """How a year or a number stands to another, in the word that a lesson ends a look at both with."""
+    before, after = ("before", "after") if FACTS[fact].is_year else ("less", "more")
+    sign = number_of(value) - number_of(other)
+    return before if sign < 0 else after if sign > 0 else "the same"
+
+
 def answer_of(wide: Wide) -> list[str]:
     """The items of the answer: one for a choice, a number or yes and no, one for each part where every part is asked for.
     For a mixed question the items are of the last round, and a choice among its things names the works they made."""
@@ -216,6 +225,9 @@ def answer_of(wide: Wide) -> list[str]:
     if wide.form in ("all_of", "none_of"):
         wanted = wide.form == "all_of"
         return ["yes" if all(step.holds is wanted for step in steps) else "no"]
+    if wide.form == "compared":
+        first, second = steps
+        return ["yes" if stands(first.fact, first.value, second.value) == wide.target else "no"]
     return [step.value for step in steps]
 
 

@@ -19,6 +19,8 @@ LOWER_CASE_SHARE = 0.12
 POLITE_SHARE = 0.12
 DESCRIBED_SHARE = 0.15
 """Of the questions so many are in small letters, have a polite frame, or say of each name what it is."""
+TYPED_SMALL_SHARE = 0.2
+"""Of the questions worded as people type, so many are in small letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +439,13 @@ def as_people_write(text: str, rng: random.Random) -> str:
         if rng.random() < 0.5:
             text = text.rstrip("?.! ")
     return text
+
+
+def as_typed(text: str, rng: random.Random, share: float = TYPED_SMALL_SHARE) -> str:
+    """A question with frames of its own, sometimes in small letters, and then often without the mark at its end."""
+    if rng.random() >= share:
+        return text
+    return text.lower().rstrip("?. ") if rng.random() < 0.5 else text.lower()
 
 
 _OPENS = words_of(

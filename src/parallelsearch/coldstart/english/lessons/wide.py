@@ -23,7 +23,7 @@ from parallelsearch.answers import normalise
 from parallelsearch.coldstart.english import thoughts
 from parallelsearch.coldstart.english.evidence import MONTHS, Quote, clause_with, dates_in, find_phrase, sentences
 from parallelsearch.coldstart.english.from_pages.pages import BRACKETS
-from parallelsearch.coldstart.english.wide import FACTS, Form, Step, Wide, answer_of, number_of, place_of
+from parallelsearch.coldstart.english.wide import FACTS, Form, Step, Wide, answer_of, place_of, stands
 from parallelsearch.coldstart.lesson import Drop, Lesson, Seen, as_query
 from parallelsearch.grammar import query_key, render_turn
 from parallelsearch.trajectory import Question
@@ -276,7 +276,7 @@ class WideLesson(Lesson):
 
     def _check_without(self, missing: Sequence[Step], known: Sequence[Step]) -> None:
         """Some were not found. A verdict on the others is kept only where it is the golden one."""
-        if self.wide.form in ("each", "facts_of_one", "several_questions"):
+        if self.wide.form in ("compared", "each", "facts_of_one", "several_questions"):
             raise Drop("page_not_found")
         if not (self._is_tight or self._is_against(known)):
             raise Drop("page_not_found")
@@ -288,6 +288,8 @@ class WideLesson(Lesson):
         wide = self.wide
         if wide.form in _CHOICES:
             return thoughts.asked_for(f"{_CHOICES[wide.form][1]} ({FACTS[wide.steps[-1].fact].noun})")
+        if wide.form == "compared":
+            return thoughts.asked_for(f"yes or no, {_claim(wide)}")
         if len([step for step in wide.steps if step.round == self._levels[-1]]) == 1:
             return thoughts.asked_for(FACTS[wide.steps[-1].fact].noun)
         said = _ASKED[wide.form]
@@ -342,6 +344,10 @@ class WideLesson(Lesson):
             if not against:
                 return f"{'All' if wide.form == 'all_of' else 'None'} of them. So {answer}."
             return f"{'Not' if wide.form == 'all_of' else 'But'} {thoughts.listed(against)}. So {answer}."
+        if wide.form == "compared":
+            first, second = known
+            weighed = _weighed(first.fact, first.value, second.value)
+            return f"{first.name}: {weighed} Asked for: {wide.target}. So {answer}."
         return f"So {answer}." if len(known) == 1 else f"In the order of the question: {answer}."
 
     def _led_by(self, step: Step) -> str:
@@ -377,8 +383,16 @@ def _weighed(fact: str, value: str, other: str) -> str:
     """A value beside another, then how it stands to it; of numbers that are no years by their digits."""
     if not FACTS[fact].is_year:
         return thoughts.weigh(value, other)
-    sign = number_of(value) - number_of(other)
-    return f"{value} against {other}: {'before' if sign < 0 else 'after' if sign > 0 else 'the same'}."
+    return f"{value} against {other}: {stands(fact, value, other)}."
+
+
+def _claim(wide: Wide) -> str:
+    """What may be so or not, in the words that the verdict compares with: "Ada Brenn born before Carl Dorn" for the older
+    one, "population of Askvik more than of Lund" for the larger one."""
+    (first, second), words = wide.steps, FACTS[wide.steps[0].fact]
+    if words.is_year:
+        return f"{first.name} {words.query} {wide.target} {second.name}"
+    return f"{words.noun} of {first.name} {wide.target} than of {second.name}"
 
 
 def _beside(step: Step, best: Step) -> str:
