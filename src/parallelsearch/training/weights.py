@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import PolicyError, UsageError, require
-from parallelsearch.policy.models import ModelSpec, base_hash, dialect_of, quiet_transformers, resolve, write_note
+from parallelsearch.policy.models import (
+    ModelSpec,
+    base_hash,
+    dialect_of,
+    packaged_adapters,
+    quiet_transformers,
+    resolve,
+    write_note,
+)
 from parallelsearch.training.folded import Folded, can_fold, is_worth_it, pairs_of, write_sums
 from parallelsearch.training.recipe import ModelSettings
 
@@ -72,6 +80,9 @@ def load_weights(
     `samples_elsewhere`: another process draws, and needs no copy here but the one an adapter is folded into."""
     torch = require("torch", "train")
     transformers = require("transformers", "train")
+    if settings.adapter is not None and not Path(settings.adapter).is_dir():
+        packaged = packaged_adapters().get(settings.adapter, settings.adapter)  # "parallel": that of the package
+        settings = settings.model_copy(update={"adapter": str(packaged)})
     bfloat16 = uses_bfloat16(settings, device.type)
     has_lora = settings.lora_rank > 0 or (settings.adapter is not None and not settings.merge_adapter)
     frozen_dtype = torch.bfloat16 if bfloat16 and has_lora else torch.float32
