@@ -13,8 +13,9 @@ import pytest
 from painters import settings, turns
 
 from parallelsearch.coldstart.lesson import Drop, Lesson, Seen
+from parallelsearch.coldstart.recipe import ColdStartRecipe
 from parallelsearch.coldstart.rules import Rules, load_rules
-from parallelsearch.coldstart.run import ColdStartRecipe, TokenizerEncoder, run_coldstart
+from parallelsearch.coldstart.run import TokenizerEncoder, run_coldstart
 from parallelsearch.coldstart.tutor import build_coldstart
 from parallelsearch.coldstart.written import Wording
 from parallelsearch.errors import UsageError

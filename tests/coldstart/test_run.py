@@ -10,6 +10,7 @@ from painters import PAGES, SINGLE
 
 from parallelsearch import grammar
 from parallelsearch.coldstart import run as coldstart_run
+from parallelsearch.coldstart.recipe import ColdStartRecipe
 from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.data.questions import read_questions
 from parallelsearch.retrieval.base import Passage
@@ -49,7 +50,7 @@ def test_a_run_writes_data_that_never_touches_validation_or_dev(
     monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
     tokenizer = make_tokenizer()
     monkeypatch.setattr(coldstart_run.TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
-    recipe = coldstart_run.ColdStartRecipe.model_validate(
+    recipe = ColdStartRecipe.model_validate(
         {
             "model": "smoke",
             "sources": [str(tmp_path / "train.jsonl")],
@@ -105,7 +106,7 @@ def test_a_real_mixed_question_has_the_room_of_mixed_ones_both_ways(
     monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
     tokenizer = make_tokenizer()
     monkeypatch.setattr(coldstart_run.TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
-    recipe = coldstart_run.ColdStartRecipe.model_validate(
+    recipe = ColdStartRecipe.model_validate(
         {
             "model": "smoke",
             "sources": [str(tmp_path / "train.jsonl")],

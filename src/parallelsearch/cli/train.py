@@ -36,7 +36,8 @@ def coldstart(recipe: RecipeArgument, overrides: OverridesArgument = None, as_js
 
     Example: parallelsearch coldstart coldstart-own-questions.toml
     """
-    from parallelsearch.coldstart.run import load_coldstart_recipe, run_coldstart
+    from parallelsearch.coldstart.recipe import load_coldstart_recipe
+    from parallelsearch.coldstart.run import run_coldstart
 
     report = run_coldstart(load_coldstart_recipe(recipe, overrides or ()), _say)
     say(json.dumps(report, ensure_ascii=False, indent=None if as_json else 1))

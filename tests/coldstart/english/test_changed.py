@@ -16,6 +16,7 @@ from parallelsearch.coldstart.english.from_pages.changed import MADE_CHANGED, MA
 from parallelsearch.coldstart.english.from_pages.pages import read_pages
 from parallelsearch.coldstart.english.from_pages.told import read_things
 from parallelsearch.coldstart.lesson import CHANGED, ColdStartSettings, search_of
+from parallelsearch.coldstart.recipe import ColdStartRecipe
 from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.coldstart.tutor import build_coldstart
 from parallelsearch.coldstart.withheld import WITHHELD
@@ -193,7 +194,7 @@ def test_a_run_teaches_them_and_keeps_them_out_of_rl(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
     tokenizer = make_tokenizer()
     monkeypatch.setattr(TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
-    recipe = coldstart_run.ColdStartRecipe.model_validate(
+    recipe = ColdStartRecipe.model_validate(
         {
             "model": "smoke",
             "sources": [str(tmp_path / "train.jsonl")],

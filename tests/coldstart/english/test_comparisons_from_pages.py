@@ -25,6 +25,7 @@ from parallelsearch.coldstart.english.from_pages.comparisons import (
 )
 from parallelsearch.coldstart.english.from_pages.pages import read_pages
 from parallelsearch.coldstart.lesson import ColdStartSettings
+from parallelsearch.coldstart.recipe import ColdStartRecipe
 from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.coldstart.tutor import build_coldstart
 from parallelsearch.limits import Limits
@@ -218,7 +219,7 @@ def test_a_run_keeps_as_many_as_asked_for_and_says_when_there_are_fewer(
     monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
     tokenizer = make_tokenizer()
     monkeypatch.setattr(TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
-    recipe = coldstart_run.ColdStartRecipe.model_validate(
+    recipe = ColdStartRecipe.model_validate(
         {
             "model": "smoke",
             "sources": [str(tmp_path / "train.jsonl")],

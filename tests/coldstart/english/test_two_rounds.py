@@ -16,6 +16,7 @@ from parallelsearch.coldstart.english.from_pages.works import Person, read_perso
 from parallelsearch.coldstart.english.lessons.two_rounds import METADATA, Bridges
 from parallelsearch.coldstart.english.questions import Ask, aspect_of, base_title
 from parallelsearch.coldstart.lesson import ColdStartSettings
+from parallelsearch.coldstart.recipe import ColdStartRecipe
 from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.coldstart.tutor import build_coldstart
 from parallelsearch.data.questions import read_questions
@@ -362,7 +363,7 @@ def run(
     monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
     tokenizer = make_tokenizer()
     monkeypatch.setattr(TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
-    recipe = coldstart_run.ColdStartRecipe.model_validate(
+    recipe = ColdStartRecipe.model_validate(
         {
             "model": "smoke",
             "sources": [str(tmp_path / "train.jsonl")],

@@ -25,6 +25,7 @@ from parallelsearch.coldstart.english.rules import EnglishRules
 from parallelsearch.coldstart.english.wide import FACTS as FACT_WORDS
 from parallelsearch.coldstart.english.wide import METADATA as WIDE
 from parallelsearch.coldstart.english.wide import Step, Wide, answer_of, wide_of
+from parallelsearch.coldstart.recipe import ColdStartRecipe
 from parallelsearch.coldstart.rules import load_rules
 from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.coldstart.tutor import build_coldstart
@@ -339,7 +340,7 @@ def test_pages_that_are_kept_back_or_needed_are_not_used() -> None:
     assert named not in {title for question in made for title in question.supporting_titles}
 
 
-def recipe_of(folder: Path, **changes: Any) -> coldstart_run.ColdStartRecipe:
+def recipe_of(folder: Path, **changes: Any) -> ColdStartRecipe:
     row = {"id": "t1", "question": "What is Aske known for?", "golden_answers": ["salmon"], "kind": "single",
            "dataset": "hotpotqa"}  # fmt: skip
     (folder / "train.jsonl").write_text(json.dumps(row) + "\n")
@@ -356,7 +357,7 @@ def recipe_of(folder: Path, **changes: Any) -> coldstart_run.ColdStartRecipe:
         "rollout": {"max_tokens": 16000, "max_tokens_per_turn": 2000, "max_observation_tokens": 4000},
         **changes,
     }
-    return coldstart_run.ColdStartRecipe.model_validate(values)
+    return ColdStartRecipe.model_validate(values)
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from parallelsearch import grammar
 from parallelsearch.coldstart.english.lessons.wide import plan_wide
 from parallelsearch.coldstart.english.wide import METADATA, Step, Wide, answer_of
 from parallelsearch.coldstart.lesson import Drop, Seen
-from parallelsearch.coldstart.run import ColdStartRecipe, TokenizerEncoder, run_coldstart
+from parallelsearch.coldstart.recipe import ColdStartRecipe
+from parallelsearch.coldstart.run import TokenizerEncoder, run_coldstart
 from parallelsearch.coldstart.tutor import build_coldstart
 from parallelsearch.coverage import covered
 from parallelsearch.data.questions import read_questions

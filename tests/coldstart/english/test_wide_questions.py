@@ -12,8 +12,8 @@ from parallelsearch.coldstart.english.from_pages import evaluation, wordings
 from parallelsearch.coldstart.english.from_pages.told import Things, may_be, read_things, sure_enough
 from parallelsearch.coldstart.english.from_pages.wide import make_wide, make_wide_mixed, widths_of
 from parallelsearch.coldstart.english.wide import wide_of
+from parallelsearch.coldstart.making import refuse_kept_back
 from parallelsearch.coldstart.rules import load_rules
-from parallelsearch.coldstart.run import refuse_kept_back
 from parallelsearch.data.long_answers import label
 from parallelsearch.data.made import Material
 from parallelsearch.errors import UsageError

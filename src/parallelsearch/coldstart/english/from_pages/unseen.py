@@ -2,7 +2,7 @@
 
 A page is kept back by the hash of its name; a work by that of its maker's name, because a question about the one leads to
 the other. The rule needs no list: whoever has the corpus has the same pages, and a corpus that grows keeps its pages apart.
-Training leaves them out (`coldstart/run.py` passes them on and refuses a question that has one all the same); the sets in
+Training leaves them out (`coldstart/making.py` passes them on and refuses a question that has one all the same); the sets in
 `evaluation.py` are made of them alone.
 """
 
