@@ -138,7 +138,7 @@ def test_the_shipped_plan_says_every_command(
     (kept,) = [line for line in lines if "results.py keep rl-sequential.s3 " in line]
     assert kept.count("nowhere/eval/rl-sequential.s3/") == 4
     assert twins.main([*asked, "--stages", "sft"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2 * 11
+    assert len(capsys.readouterr().out.splitlines()) == 2 * 13
     assert twins.main([*asked, "--stages", "sft", "grpo", "--only", "parallel", "sft-sequential"]) == 0
     policies = [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()]
     assert policies == [
