@@ -20,6 +20,7 @@ from trl import GRPOTrainer
 from parallelsearch.errors import PolicyError, UsageError
 from parallelsearch.rewards import PARTS
 from parallelsearch.training import batches, smoke
+from parallelsearch.training import weights as weights_module
 from parallelsearch.training.collect import Collector, token_row
 from parallelsearch.training.grpo import OVERRIDDEN, USED, Plan, SearchTrainer, grpo_config
 from parallelsearch.training.guards import TrainingStoppedError
@@ -336,6 +337,27 @@ def test_kl_is_zero_at_step_0_against_the_cold_started_policy(build: Build, tmp_
         assert (distance < 1e-4) == (case == "full")
     finally:
         collector.close()
+
+
+def test_an_adapter_of_the_package_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, adapter = cold_started_adapter(tmp_path)
+    monkeypatch.setattr(weights_module, "packaged_adapters", lambda: {"tiny-1": Path(adapter)})
+    monkeypatch.chdir(tmp_path)
+
+    def loaded(name: str) -> dict[str, torch.Tensor]:
+        recipe = tiny_recipe(tmp_path / "run", {"model.name": base, "model.adapter": name})
+        found = load_weights(recipe.model, torch.device("cpu"), needs_reference=False).model
+        return {key: value for key, value in found.state_dict().items() if "lora_" in key}
+
+    by_folder, by_name = loaded(adapter), loaded("tiny-1")
+    assert by_folder
+    assert by_folder.keys() == by_name.keys()
+    assert all(torch.equal(by_folder[key], by_name[key]) for key in by_folder)
+    with pytest.raises(UsageError, match=r"'tiny-2' is not a LoRA adapter.* of the package: tiny-1"):
+        loaded("tiny-2")
+    (tmp_path / "tiny-1").mkdir()  # a folder of that name is what is meant
+    with pytest.raises(UsageError, match="'tiny-1' is not a LoRA adapter"):
+        loaded("tiny-1")
 
 
 def test_only_the_adapter_is_trained_with_lora_and_the_sampler_sees_it(build: Build) -> None:

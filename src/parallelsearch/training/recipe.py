@@ -38,8 +38,8 @@ class SharedModelSettings(Settings):
     name: str
     """A folder (one that every node can read, on a cluster) or a hub id."""
     adapter: str | None = None
-    """A LoRA adapter to start from: the cold-started one, or one that comes with the package, by its name. The reference
-    policy has it too."""
+    """A LoRA adapter to start from: the folder of the cold-started one or, on one machine, the name of one that comes with
+    the package. The reference policy has it too."""
     lora_rank: int = Field(default=0, ge=0)
     """0 trains every weight."""
     lora_alpha: int | None = Field(default=None, gt=0)

@@ -165,7 +165,10 @@ def _from_pretrained(loader: Any, name: str, what: str, **options: Any) -> Any:
 def _with_adapter(model: Any, adapter: str, trainable: bool) -> Any:
     peft = require("peft", "train")
     if not (Path(adapter) / "adapter_config.json").is_file():
-        raise UsageError(f"'{adapter}' is not a LoRA adapter: it has no adapter_config.json")
+        raise UsageError(
+            f"'{adapter}' is not a LoRA adapter: it has no adapter_config.json; set model.adapter to a folder "
+            f"written by peft, or to an adapter of the package: {', '.join(packaged_adapters())}"
+        )
     try:
         return peft.PeftModel.from_pretrained(model, adapter, is_trainable=trainable)
     except (RuntimeError, ValueError) as error:
