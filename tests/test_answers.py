@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallelsearch.answers import exact_match, f1, normalise, substring_match
+from parallelsearch.answers import exact_match, f1, list_forms, normalise, substring_match
 from parallelsearch.trajectory import Question
 
 
@@ -43,6 +43,18 @@ def test_exact_match():
     assert not exact_match(None, ["x"])
     assert not exact_match("x", [])
     assert not exact_match("1990–1991", ["1990-1991"], unicode=False)
+
+
+def test_every_way_to_write_an_answer_is_named():
+    """docs/evaluation.md says so: exact match guesses neither that an answer is a list nor that an accent may be left out."""
+    assert not exact_match("Accra, Lusaka", "Accra and Lusaka")
+    assert exact_match("Accra, and Lusaka", "Accra and Lusaka")
+    assert not exact_match("Cezanne", "Cézanne")
+    for answer in ("Accra, Lusaka", "Accra and Lusaka"):
+        assert exact_match(answer, ["Accra and Lusaka", "Accra, Lusaka"])
+    for answer in ("A1, B2 and C3", "A1, B2, C3", "A1 and B2 and C3", "A1, B2, and C3"):
+        assert exact_match(answer, list_forms(["A1", "B2", "C3"]))
+    assert not exact_match("B2, A1 and C3", list_forms(["A1", "B2", "C3"]))
 
 
 def test_f1():
