@@ -48,7 +48,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 demo: $(VENV)/.llama
 	@$(BIN)/parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?"
 	@$(BIN)/parallelsearch ask "Which of Anton Chekhov, Leo Tolstoy, Fyodor Dostoevsky and Alexander Pushkin was the youngest?"
-	@$(BIN)/parallelsearch ask "Who wrote the novel on which the film Rebecca is based?"
+	@$(BIN)/parallelsearch ask "In which city was the designer of the Guggenheim Museum in Bilbao born?"
 	@grep -v '<!--' $(lastword $(sort $(wildcard src/parallelsearch/adapters/parallel-*/README.md)))
 
 # Without a model: written turns are replayed, search and everything else is real.

@@ -14,11 +14,11 @@ from statistics import fmean
 
 from kept_rows import DEV, TURNS, Kept, Line
 from marked import markdown
+from result_tables import BEFORE as THIRD
 from result_tables import (
     MANY_ROUNDS,
     NOTHING,
     OTHER_SUBSETS,
-    SHIPPED,
     SUBSETS,
     WIDE_SUBSETS,
     Holds,
@@ -53,7 +53,7 @@ SAID = {
     "at 1e-4": HIGH_RL,
     "its twin": TWIN,
     "twin with RL": TWIN_RL,
-    SHIPPED: SHIPPED,
+    THIRD: THIRD,
 }
 """What the tables call them."""
 
@@ -94,17 +94,17 @@ def answers_table(kept: Kept) -> str:
         large = lines_of(kept, LARGER, holds)
         if not large:
             continue
-        twin, shipped = _on_the_same(kept, large, holds, (TWIN, rounds), SHIPPED)
+        twin, shipped = _on_the_same(kept, large, holds, (TWIN, rounds), THIRD)
         lines.append([
             name, str(len(large[0])), figure(fmean(line.row.chance for line in large[0])),
             with_interval(metrics(large, "em")[0]), _em(twin), lead(em_difference(twin, large)), _calls(large),
             bare(calls_ratio(twin, large), 2), _em(shipped), lead(em_difference(shipped, large)),
         ])  # fmt: skip
     head = (
-        "EM", "n", "chance", "larger base", "its twin", "minus the twin's", "calls", "by the twin's", SHIPPED,
-        f"minus {SHIPPED}'s",
+        "EM", "n", "chance", "larger base", "its twin", "minus the twin's", "calls", "by the twin's", THIRD,
+        f"minus {THIRD}'s",
     )  # fmt: skip
-    return _with_seeds(kept, head, lines, "larger base", "its twin", SHIPPED)
+    return _with_seeds(kept, head, lines, "larger base", "its twin", THIRD)
 
 
 def lessons_table(kept: Kept) -> str:
@@ -157,17 +157,17 @@ def splits_table(kept: Kept) -> str:
         large = lines_of(kept, LARGER, holds)
         if not large:
             continue
-        small, few, taught, shipped = _on_the_same(kept, large, holds, SMALLER, FEWER, WITH_RL, SHIPPED)
+        small, few, taught, shipped = _on_the_same(kept, large, holds, SMALLER, FEWER, WITH_RL, THIRD)
         found = [bounded(measured(_ratios(seeds, metric))) for seeds in (small, few, large, taught, shipped)]
         lines.append([
             name, str(len(large[0])), bare(found[0]), bare(found[1]), with_interval(found[2]), bare(found[3]),
             lead(_gain(large, taught, metric)), bare(found[4]), lead(_gain(shipped, large, metric)),
         ])  # fmt: skip
     head = (
-        "share", "n", "smaller base, few second rounds", "larger, few", "larger base", "with RL", "minus without", SHIPPED,
-        f"larger minus {SHIPPED}'s",
+        "share", "n", "smaller base, few second rounds", "larger, few", "larger base", "with RL", "minus without", THIRD,
+        f"larger minus {THIRD}'s",
     )  # fmt: skip
-    arms = ("smaller base, few second rounds", "larger, few", "larger base", "with RL", SHIPPED)
+    arms = ("smaller base, few second rounds", "larger, few", "larger base", "with RL", THIRD)
     return _with_seeds(kept, head, lines, *arms)
 
 

@@ -28,12 +28,13 @@ Holds = Callable[[Line], bool]
 Seeds = Sequence[Sequence[Line]]
 """The lines of each seed of an arm, the same questions in the same order."""
 
-SHIPPED, BEFORE, NOW = "parallel-3", "parallel-2", "parallel-1"
-"""The policy that ships, the one that did before it, and the one that the goals are measured against."""
-TWINS = {SHIPPED: "sequential-2", BEFORE: "sequential-1"}
+SHIPPED, BEFORE, EARLIER, NOW = "parallel-4", "parallel-3", "parallel-2", "parallel-1"
+"""The policy that ships, those that did before it, and the one that the goals are measured against."""
+TWINS = {SHIPPED: "sequential-3", BEFORE: "sequential-2", EARLIER: "sequential-1"}
 """Each with the sequential policy of the same lessons."""
 MANY_ROUNDS = 9
-ORDER = (NOW, TWINS[BEFORE], BEFORE, TWINS[SHIPPED], SHIPPED)
+SHOWN = (TWINS[BEFORE], BEFORE, TWINS[SHIPPED], SHIPPED)
+"""What the tables have, in this order. Those from before them are in the history, the goals and the curve."""
 CANDIDATES = (SHIPPED, BEFORE)
 WIDTHS = range(2, 9)
 MANY_PARTS = 5
@@ -96,7 +97,7 @@ OTHER_SUBSETS: dict[str, Holds] = {
 
 
 def policies(kept: Kept) -> list[str]:
-    return sorted(kept.policies, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
+    return [name for name in SHOWN if name in kept.policies]
 
 
 def lines_of(kept: Kept, arm: str, holds: Holds, turns: int | None = TURNS) -> list[list[Line]]:
@@ -457,7 +458,7 @@ def _of_form(form: str) -> Holds:
 
 def forms_table(kept: Kept) -> str:
     """By what the question wants of its parts: where reading fails."""
-    arms = [name for name in policies(kept) if name != NOW]
+    arms = policies(kept)
     lines = []
     for form, said in _FORMS.items():
         own: dict[str, Seeds] = {}
@@ -475,7 +476,7 @@ def forms_table(kept: Kept) -> str:
     return _with_seeds(kept, markdown(("wide, by form", "n", "chance", *arms), lines), arms)
 
 
-_PAIRS = tuple(TWINS.items())
+_PAIRS = ((SHIPPED, TWINS[SHIPPED]), (BEFORE, TWINS[BEFORE]))
 
 
 def pairs_table(kept: Kept) -> str:
@@ -521,9 +522,9 @@ def curve_table(kept: Kept) -> str:
     lines = []
     for name, holds in _CURVE.items():
         for rounds in (1, 2, TURNS, MANY_ROUNDS):
-            arm = _LIMITED.get(rounds, TWINS[BEFORE])
+            arm = _LIMITED.get(rounds, TWINS[EARLIER])
             alone = lines_of(kept, arm, holds, rounds)
-            within = [_within(lines_of(kept, one, holds), rounds) for one in (BEFORE, SHIPPED)]
+            within = [_within(lines_of(kept, one, holds), rounds) for one in (EARLIER, SHIPPED)]
             if not alone or not all(within):
                 continue
             before, shipped = (with_interval(metrics(seeds, "em")[0]) for seeds in within)
@@ -531,8 +532,8 @@ def curve_table(kept: Kept) -> str:
             lines.append([name, f"{len(alone[0]):,}", str(rounds), *found])
     if not lines:
         return NOTHING
-    head = ("questions", "n", "rounds", "one at a time, trained for it", BEFORE, "lead", SHIPPED)
-    return _with_seeds(kept, markdown(head, lines), (BEFORE, SHIPPED))
+    head = ("questions", "n", "rounds", "one at a time, trained for it", EARLIER, "lead", SHIPPED)
+    return _with_seeds(kept, markdown(head, lines), (EARLIER, SHIPPED))
 
 
 def _within(seeds: Seeds, rounds: int) -> list[list[Line]]:
@@ -658,7 +659,9 @@ def _calls_goal(
     text: str, holds: Holds, most: float, find: Callable[[Kept, str], Measured | None] | None = None
 ) -> Goal:
     def against_twin(kept: Kept, arm: str) -> Measured | None:
-        return calls_ratio(lines_of(kept, _opponent(arm), holds), lines_of(kept, arm, holds))
+        """The twin with the usual rounds, or with more where it was not run with those: it needs no more for so few parts."""
+        turns = min(all_turns(kept, _opponent(arm), holds), default=TURNS)
+        return calls_ratio(lines_of(kept, _opponent(arm), holds, turns), lines_of(kept, arm, holds))
 
     return Goal(text, f"at most {figure(most, 2)}", find or against_twin, lambda found: found.value <= most)
 
@@ -673,7 +676,7 @@ def _over_best_other(kept: Kept, arm: str) -> Measured | None:
     if arm not in CANDIDATES:
         return None
     holds = WIDE_SUBSETS["5 parts and more"]
-    others = {name: lines_of(kept, name, holds) for name in policies(kept) if name not in CANDIDATES}
+    others = {name: lines_of(kept, name, holds) for name in kept.policies if name not in TWINS}
     others |= {name: lines_of(kept, name, holds, rounds) for rounds, name in _LIMITED.items()}
     values = {name: em.value for name, seeds in others.items() if (em := metrics(seeds, "em")[0]) is not None}
     if not values:
@@ -762,7 +765,7 @@ def judged(goal: Goal, kept: Kept, arm: str) -> str:
 def goals_table(kept: Kept) -> str:
     arms = [arm for arm in (*CANDIDATES, NOW) if arm in kept.policies]
     lines = [[goal.text, goal.wanted, *(judged(goal, kept, arm) for arm in arms)] for goal in GOALS]
-    return _with_seeds(kept, markdown(("goal", "wanted", *arms), lines), [*arms, *TWINS.values()])
+    return _with_seeds(kept, markdown(("goal", "wanted", *arms), lines), [*arms, *(TWINS[arm] for arm in CANDIDATES)])
 
 
 # ---- the plot --------------------------------------------------------------------------------------------------------
@@ -777,7 +780,7 @@ def wide_figures(kept: Kept) -> list[Figure]:
     )
     holds = WIDE_SUBSETS["2 to 8 parts"]
     twin = TWINS[SHIPPED]
-    arms = [(arm, TURNS) for arm in policies(kept) if arm != TWINS[BEFORE]]
+    arms = [(arm, TURNS) for arm in policies(kept) if arm != TWINS[BEFORE] and lines_of(kept, arm, holds)]
     arms += [(twin, turns) for turns in all_turns(kept, twin, holds) if turns > TURNS]
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for arm, turns in arms:
@@ -811,7 +814,7 @@ def tried_table(kept: Kept) -> str:
     """Cold starts of one pass with a few steps of RL, beside parallel-2 (two passes and more steps)."""
     lines = []
     for name, (holds, rounds) in _TRIED.items():
-        old, new = lines_of(kept, BEFORE, holds), lines_of(kept, _ONE_PASS, holds)
+        old, new = lines_of(kept, EARLIER, holds), lines_of(kept, _ONE_PASS, holds)
         twin = lines_of(kept, twin_of(_ONE_PASS), holds, rounds)
         if not old or not new:
             continue
@@ -824,11 +827,11 @@ def tried_table(kept: Kept) -> str:
         )
     if not lines:
         return NOTHING
-    head = ("EM", "n", BEFORE, _ONE_PASS, "difference", twin_of(_ONE_PASS), "lead over it", "calls")
+    head = ("EM", "n", EARLIER, _ONE_PASS, "difference", twin_of(_ONE_PASS), "lead over it", "calls")
     for name in _TRIED_SPLITS:
         shown = [
             bare(metrics(lines_of(kept, arm, OTHER_SUBSETS[name]), "decomposition_accuracy")[0])
-            for arm in (BEFORE, _ONE_PASS)
+            for arm in (EARLIER, _ONE_PASS)
         ]
         lines.append([f"{name}: split rightly", "60", *shown, *"––––"])
     return markdown(head, lines)
@@ -847,7 +850,7 @@ _NEWER_ROWS: dict[str, tuple[Holds, str, str]] = {
         "parts_covered",
         _FIRST_ROUNDS,
     ),
-    "demo, parallel: exact match": (OTHER_SUBSETS["demo, parallel"], "em", BEFORE),
+    "demo, parallel: exact match": (OTHER_SUBSETS["demo, parallel"], "em", EARLIER),
 }
 
 
@@ -868,7 +871,7 @@ def newer_table(kept: Kept) -> str:
         each = ", ".join(bare(measured([ratio])) for ratio in found[2])
         name = f"the same: all gold, three passages a part (whole question: {bare(whole)})"
         lines.insert(-1, [name, str(len(arms[2][0])), with_interval(before), each, with_interval(after)])
-    head = ("first rounds", "n", BEFORE, "newer wordings, by seed", "mean")
+    head = ("first rounds", "n", EARLIER, "newer wordings, by seed", "mean")
     return markdown(head, lines) if lines else NOTHING
 
 

@@ -60,11 +60,11 @@ def test_only_steps_without_company_are_timed() -> None:
 
 
 def test_a_changed_row_changes_its_table() -> None:
-    records = read_records(tables.NOW)
+    records = read_records(f"{tables.SHIPPED}.s1")
     first = next(number for number, one in enumerate(records) if one["set"] == DEV)
     changed = [*records]
     changed[first] = {**records[first], "em": not records[first]["em"]}
-    before, after = as_kept({tables.NOW: records}), as_kept({tables.NOW: changed})
+    before, after = as_kept({tables.SHIPPED: records}), as_kept({tables.SHIPPED: changed})
     assert tables.arms_table(after) != tables.arms_table(before)
 
 
@@ -117,7 +117,7 @@ def row_of_table(table: str, *cells: str) -> list[str]:
     return found
 
 
-def goal(kept: Kept, begin: str, arm: str = "parallel-3") -> str:
+def goal(kept: Kept, begin: str, arm: str = "parallel-4") -> str:
     (found,) = [one for one in tables.GOALS if one.text.startswith(begin)]
     return tables.judged(found, kept, arm)
 
@@ -126,9 +126,9 @@ def test_an_arm_has_a_line_for_each_subset_it_was_asked() -> None:
     mixed = made(4, DEV, dataset="2wikimultihopqa", kind="mixed", em=(True, False), num_llm_calls=(2, 3), chance=0.5)
     whole = [{"id": "q0", "set": DEV, "dataset": "2wikimultihopqa", "kind": "mixed", "places": {"1": [1]}}]
     whole[0]["shortcut"] = "differs"
-    kept = as_kept({"whole-question": whole, "parallel-3": [*mixed, *made(2, "mixed-balanced", kind="mixed")]})
+    kept = as_kept({"whole-question": whole, "parallel-4": [*mixed, *made(2, "mixed-balanced", kind="mixed")]})
     table = tables.arms_table(kept)
-    line = row_of_table(table, "2Wiki-mixed", "parallel-3")
+    line = row_of_table(table, "2Wiki-mixed", "parallel-4")
     assert (line[1], line[3], line[5]) == ("4", ".500", "2.50")
     assert line[4].startswith(".500 (")
     assert line[-2:][0] == ".500"
@@ -141,13 +141,13 @@ def test_an_arm_has_a_line_for_each_subset_it_was_asked() -> None:
 def test_calls_and_answers_by_number_of_parts() -> None:
     four = {"num_parts": 4}
     files = {
-        "parallel-3": made(**four, em=(True, True, True, False)),
-        "sequential-2": made(
+        "parallel-4": made(**four, em=(True, True, True, False)),
+        "sequential-3": made(
             **four, em=(True, False), num_llm_calls=5, parts_covered=0.25, stop=("answer", "max_tokens"), num_cut=3
         ),
     }
     kept = as_kept(files)
-    line = row_of_table(tables.wide_table(kept), "4 parts", "sequential-2")
+    line = row_of_table(tables.wide_table(kept), "4 parts", "sequential-3")
     assert (line[1], line[3], line[4]) == ("10", ".250", "5.00")
     assert line[-2:] == [".500", ".500"]  # passages cut, out of room
     pair = row_of_table(tables.pairs_table(kept), "4 parts")
@@ -155,7 +155,7 @@ def test_calls_and_answers_by_number_of_parts() -> None:
     assert pair[4].startswith("+.300 (")
     assert "5 parts and more" not in tables.wide_table(kept)
     # Only the questions that both have count.
-    few = as_kept({**files, "sequential-2": files["sequential-2"][:4]})
+    few = as_kept({**files, "sequential-3": files["sequential-3"][:4]})
     assert row_of_table(tables.pairs_table(few), "4 parts")[1] == "4"
 
 
@@ -163,16 +163,16 @@ def test_rows_with_more_rounds_stand_apart() -> None:
     five = {"num_parts": 5}
     kept = as_kept(
         {
-            "parallel-3": made(**five),
-            "sequential-2": [
+            "parallel-4": made(**five),
+            "sequential-3": [
                 *made(**five, em=False, num_llm_calls=5),
                 *made(**five, turns=8, num_llm_calls=6),
             ],
         }
     )
     table = tables.wide_table(kept)
-    assert row_of_table(table, "5 parts", "sequential-2, 4 rounds")[4] == "5.00"
-    assert row_of_table(table, "5 parts", "sequential-2, 8 rounds")[4] == "6.00"
+    assert row_of_table(table, "5 parts", "sequential-3, 4 rounds")[4] == "5.00"
+    assert row_of_table(table, "5 parts", "sequential-3, 8 rounds")[4] == "6.00"
     assert goal(kept, "EM, 5 parts and more, 4 rounds").startswith("+1.000")
     assert goal(kept, "EM, 5 parts and more, as many").startswith("+.000")
     assert goal(kept, "calls, 5 parts and more, as many").startswith(".333")
@@ -183,12 +183,12 @@ def test_a_budget_is_three_passages_a_part() -> None:
         {"id": f"q{at}", "set": WIDE, "dataset": WIDE, "kind": "parallel", "num_parts": 2, "places": {"1": [1, 7]}}
         for at in range(10)
     ]
-    kept = as_kept({"whole-question": whole, "parallel-3": made(places=({"1": [1, 6]}, {"1": [1, 7]}))})
+    kept = as_kept({"whole-question": whole, "parallel-4": made(places=({"1": [1, 6]}, {"1": [1, 7]}))})
     line = row_of_table(tables.wide_budget_table(kept), "2 parts")
     assert line[1:4] == ["10", "6", ".000"]
     assert line[5].startswith(".500, +.500 (")
     assert goal(kept, "all gold, 2 parts").endswith("met, one seed")
-    worse = as_kept({"whole-question": whole, "parallel-3": made(places={"1": [1, 7], "2": [1, None]})})
+    worse = as_kept({"whole-question": whole, "parallel-4": made(places={"1": [1, 7], "2": [1, None]})})
     assert goal(worse, "all gold, 2 parts").endswith("missed, one seed")
 
 
@@ -210,9 +210,9 @@ def test_places_that_are_left_out_are_read_again(one, two, four) -> None:
 
 
 def test_goals_are_judged_by_their_figures() -> None:
-    kept = as_kept({"parallel-3": made(20, parts_covered=(1.0,) * 19 + (0.0,))})
+    kept = as_kept({"parallel-4": made(20, parts_covered=(1.0,) * 19 + (0.0,))})
     assert goal(kept, "parts covered, 2 parts").endswith("met, one seed")
-    kept = as_kept({"parallel-3": made(20, parts_covered=(1.0,) * 18 + (0.0,) * 2)})
+    kept = as_kept({"parallel-4": made(20, parts_covered=(1.0,) * 18 + (0.0,) * 2)})
     assert goal(kept, "parts covered, 2 parts").startswith(".900 (")
     assert goal(kept, "parts covered, 2 parts").endswith("missed, one seed")
     assert goal(kept, "parts covered, 8 parts") == "–"
@@ -220,13 +220,13 @@ def test_goals_are_judged_by_their_figures() -> None:
 
 def test_not_inferior_is_for_the_interval_to_say() -> None:
     hotpot = {"name": DEV, "dataset": "hotpotqa"}
-    same = as_kept({"parallel-1": made(100, **hotpot), "parallel-3": made(100, **hotpot)})
+    same = as_kept({"parallel-1": made(100, **hotpot), "parallel-4": made(100, **hotpot)})
     assert goal(same, "EM, HotpotQA-par").endswith("met, one seed")
     # No difference on average, and too few questions to say so.
     apart = as_kept(
         {
             "parallel-1": made(100, **hotpot, em=(True, False)),
-            "parallel-3": made(100, **hotpot, em=(False, True)),
+            "parallel-4": made(100, **hotpot, em=(False, True)),
         }
     )
     assert goal(apart, "EM, HotpotQA-par").startswith("+.000 (-")
@@ -236,7 +236,7 @@ def test_not_inferior_is_for_the_interval_to_say() -> None:
 def test_the_best_other_arm_is_the_opponent() -> None:
     five = {"n": 200, "num_parts": 5}
     files = {
-        "parallel-3": made(**five),
+        "parallel-4": made(**five),
         "sequential-1": made(**five, em=(True, False, False, False)),
         "parallel-2": made(**five),  # is no other arm
         "parallel-1": made(**five, em=(True, False)),
@@ -250,15 +250,15 @@ def test_the_best_other_arm_is_the_opponent() -> None:
 
 def test_seeds_are_one_arm_and_widen_its_interval() -> None:
     right, half = made(200, num_parts=2), made(200, num_parts=2, em=(True, False))
-    one, two = as_kept({"parallel-3": half}), as_kept({"parallel-3.s1": half, "parallel-3.s2": right})
-    line = row_of_table(tables.wide_table(two), "2 parts", "parallel-3")
+    one, two = as_kept({"parallel-4": half}), as_kept({"parallel-4.s1": half, "parallel-4.s2": right})
+    line = row_of_table(tables.wide_table(two), "2 parts", "parallel-4")
     assert line[6].startswith(".750 (.000, 1.000")  # two seeds that differ so much tell nothing
-    narrow = tables.metrics(tables.lines_of(one, "parallel-3", lambda line: True), "em")[0]
+    narrow = tables.metrics(tables.lines_of(one, "parallel-4", lambda line: True), "em")[0]
     assert narrow is not None
     assert narrow.high - narrow.low < 0.2
-    assert "parallel-3: 2 seeds." in tables.wide_table(two)
+    assert "parallel-4: 2 seeds." in tables.wide_table(two)
     assert "One seed" not in tables.wide_table(two)
-    assert "One seed, no result: parallel-3." in tables.wide_table(one)
+    assert "One seed, no result: parallel-4." in tables.wide_table(one)
     assert goal(two, "parts covered, 2 parts").endswith("2 seeds")
 
 
@@ -273,7 +273,7 @@ def test_what_was_tried_has_a_table_of_its_own_and_stands_in_no_other() -> None:
 def test_sets_with_scores_of_their_own() -> None:
     fan = made(4, "fanoutqa-corpus", kind="mixed", em=False, string_accuracy=(1.0, 0.5))
     traps = made(5, "traps", has_first_parts=(True, True, True, False, False))
-    kept = as_kept({"parallel-3": [*fan, *traps]})
+    kept = as_kept({"parallel-4": [*fan, *traps]})
     table = tables.others_table(kept)
     line = row_of_table(table, "FanOutQA")
     assert line[5].startswith(".750 (")
@@ -305,21 +305,21 @@ def test_the_first_screens_have_the_policy_that_ships_beside_its_twin_and_one_qu
         {"id": one["id"], "set": WIDE, "dataset": WIDE, "kind": "parallel", "num_parts": 4, "places": {"1": [1, 12]}}
         for one in policy
     ]
-    kept = as_kept({"parallel-3": policy, "sequential-2": twin, "whole-question": whole})
+    kept = as_kept({"parallel-4": policy, "sequential-3": twin, "whole-question": whole})
     line = row_of_table(tables.brief_table(kept), "2 to 4 independent parts, made from pages")
     assert line[1:5] == ["10", ".25", ".500", ".600"]
     assert line[6:] == ["**2.00** instead of 5.00", "1.00"]
     found = row_of_table(tables.found_table(kept), "4 independent parts")
     assert found[1:5] == ["10", "1", ".000", "1.000"]  # eight passages
     assert found[6:8] == ["1.000", "1.000"]  # twelve
-    assert tables.brief_table(as_kept({"parallel-3": policy})) == tables.NOTHING
+    assert tables.brief_table(as_kept({"parallel-4": policy})) == tables.NOTHING
 
 
 def test_wide_questions_by_what_is_wanted_of_the_parts() -> None:
     first = {"type": "first_of", "em": (True, False), "chance": 0.5}
     files = {
-        "parallel-3": made(10, **first),
-        "sequential-1": [*made(10, **first), *made(10, type="first_of", turns=9, chance=0.5)],
+        "parallel-4": made(10, **first),
+        "sequential-3": [*made(10, **first), *made(10, type="first_of", turns=9, chance=0.5)],
     }
     line = row_of_table(tables.forms_table(as_kept(files)), "which is first")
     assert line[1:3] == ["10", ".500"]
@@ -330,13 +330,13 @@ def test_wide_questions_by_what_is_wanted_of_the_parts() -> None:
 
 def test_the_plots_need_rows_and_are_drawn(tmp_path) -> None:
     with pytest.raises(UsageError, match="nothing to draw"):
-        results.write_plots(tmp_path, as_kept({"parallel-3": made(3, DEV)}))
-    files = {"parallel-3": made(), "sequential-2": [*made(num_llm_calls=3), *made(num_llm_calls=3, turns=8)]}
+        results.write_plots(tmp_path, as_kept({"parallel-4": made(3, DEV)}))
+    files = {"parallel-4": made(), "sequential-3": [*made(num_llm_calls=3), *made(num_llm_calls=3, turns=8)]}
     calls = tables.wide_figures(as_kept(files))[0]
     assert {one.name: one.points for one in calls.series} == {
-        "sequential-2": ((2.0, 3.0),),
-        "parallel-3": ((2.0, 2.0),),
-        "sequential-2, 8 rounds": ((2.0, 3.0),),
+        "sequential-3": ((2.0, 3.0),),
+        "parallel-4": ((2.0, 2.0),),
+        "sequential-3, 8 rounds": ((2.0, 3.0),),
     }
     results.write_plots(tmp_path, as_kept(files))
     for name in ("wide.png", "undecided-steps.png"):
@@ -512,16 +512,16 @@ def test_steps_are_drawn_as_means_of_seeds_and_of_steps_around(tmp_path) -> None
 def test_letters_by_kind_on_the_questions_that_were_asked_both_ways() -> None:
     as_written = made(4, "demo", kind="single", em=(True, False), num_subqueries=(1, 2))
     small = [{**one, "id": f"{one['id']}-small", "set": "demo-small", "em": True} for one in as_written[:3]]
-    line = row_of_table(tables.letters_table(as_kept({"parallel-3": [*as_written, *small]})), "single")
-    assert line[1:5] == ["3", "parallel-3", ".667", ".667"]  # of three questions, two with one query
+    line = row_of_table(tables.letters_table(as_kept({"parallel-4": [*as_written, *small]})), "single")
+    assert line[1:5] == ["3", "parallel-4", ".667", ".667"]  # of three questions, two with one query
     assert [cell.split()[0] for cell in line[5:]] == [".667", "1.000"]
-    assert tables.letters_table(as_kept({"parallel-3": as_written})) == tables.NOTHING
+    assert tables.letters_table(as_kept({"parallel-4": as_written})) == tables.NOTHING
 
 
 def test_by_rounds_who_takes_more_than_the_limit_is_wrong() -> None:
     five = {"num_parts": 5, "em": (True,)}
     files = {
-        "parallel-3": made(4, **five, num_searches=(1, 2)),
+        "parallel-4": made(4, **five, num_searches=(1, 2)),
         "parallel-2": made(4, **five, num_searches=(1,)),
         "tried/sequential-1-round.s1": made(4, num_parts=5, em=(True, False), turns=1),
     }
@@ -530,7 +530,7 @@ def test_by_rounds_who_takes_more_than_the_limit_is_wrong() -> None:
     assert line[1:3] == ["4", "1"]
     assert [cell.split()[0] for cell in line[3:]] == [".500", "1.000", "+.500", ".500"]
     assert table.count("5 parts and more") == 1, "two rounds were not kept"
-    goal = tables._over_best_other(as_kept(files), "parallel-3")
+    goal = tables._over_best_other(as_kept(files), "parallel-4")
     assert goal is not None
     assert goal.value == pytest.approx(0.5), "trained for one round it is an arm, too"
 
@@ -546,8 +546,8 @@ def rows_folder(tmp_path, monkeypatch):
 
 async def test_kept_rows_say_what_the_run_said(tmp_path, rows_folder) -> None:
     await evaluate("demo-par,demo-seq", "demo", "demo", tmp_path / "run")
-    await kept_rows.keep("parallel-3", [tmp_path / "run"], None)
-    lines = read_all().policies["parallel-3"][0]
+    await kept_rows.keep("parallel-4", [tmp_path / "run"], None)
+    lines = read_all().policies["parallel-4"][0]
     assert {line.set for line in lines} == {"demo-par", "demo-seq"}
     true = {row.id: row for row in read_rows(tmp_path / "run")}
     again = summarise([replace(line.row, elapsed_s=0.0) for line in lines])

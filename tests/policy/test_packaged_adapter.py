@@ -42,12 +42,12 @@ def test_a_name_without_a_number_is_the_newest_and_others_stay(tmp_path):
 
 def test_names_that_do_not_exist_name_those_that_do():
     for name in ("../demo", "parallel-99", "sideways"):
-        with pytest.raises(UsageError, match=r"hf:smollm2-135m\+parallel, hf:smollm2-135m\+parallel-3"):
+        with pytest.raises(UsageError, match=r"hf:smollm2-135m\+parallel, hf:smollm2-135m\+parallel-4"):
             models.parse_spec(f"smollm2-135m+{name}")
 
 
 @pytest.mark.model
-@pytest.mark.parametrize(("kind", "name"), [("parallel", "parallel-3"), ("sequential", "sequential-2")])
+@pytest.mark.parametrize(("kind", "name"), [("parallel", "parallel-4"), ("sequential", "sequential-3")])
 def test_it_fits_its_base_and_says_how_it_talks(kind: str, name: str):
     """What it does with a question is in the golden record."""
     spec = models.parse_spec(f"smollm2-135m+{kind}")
@@ -66,7 +66,7 @@ OLDER = "Who is older, Claude Monet or Camille Pissarro?"
     ("address", "dialect", "twin"),
     [
         ("gguf:smollm2-135m+parallel", "sequential", "gguf:smollm2-135m+sequential"),
-        ("hf:smollm2-135m+parallel-3", "sequential", "hf:smollm2-135m+sequential"),
+        ("hf:smollm2-135m+parallel-4", "sequential", "hf:smollm2-135m+sequential"),
         ("hf:smollm2-135m+sequential", "parallel", "hf:smollm2-135m+parallel"),
         ("gguf:smollm2-135m+parallel", "parallel", None),
         ("gguf:smollm2-135m+parallel", "search-r1", None),  # no adapter of the package was trained on it
@@ -112,9 +112,9 @@ def test_one_at_a_time_is_asked_of_the_twin(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("PARALLELSEARCH_CACHE", raising=False)  # where other tests have converted the base already
     monkeypatch.setattr(gguf, "num_cores", lambda: 1)  # beside other tests two threads wait for each other
     with Agent("gguf:smollm2-135m+parallel") as agent:
-        assert agent.policy.describe()["adapter"] == "parallel-3"  # what it does itself is in test_gguf.py
+        assert agent.policy.describe()["adapter"] == "parallel-4"  # what it does itself is in test_gguf.py
         one_by_one = agent.ask(OLDER, dialect="sequential")
     assert one_by_one.policy is not None
-    assert one_by_one.policy["adapter"] == "sequential-2"
+    assert one_by_one.policy["adapter"] == "sequential-3"
     assert [len(turn.queries) for turn in one_by_one.rounds] == [1, 1]
     assert one_by_one.answer == "Camille Pissarro"
