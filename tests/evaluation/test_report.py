@@ -97,7 +97,8 @@ async def test_questions_that_failed_or_ran_out_of_time_are_named_at_the_top(tmp
     summary = await run_questions(QUESTIONS, slow, search, tmp_path / "late", settings)
     await search.aclose()
     failed, late = notes_of(summary)
-    assert failed == "the policy failed on 2 of 7 questions: they count as wrong"
+    assert failed.startswith("the policy failed on 2 of 7 questions, and they count as wrong, last with: the script")
+    assert failed.endswith(" Give the same command with --retry-failures to ask them again")
     assert late.startswith("5 of 7 questions ran out of time (1 s each) and count as wrong")
     text = write_report(tmp_path / "late", png=False).read_text()
     assert f'<p class="warning">{late}</p>' in text

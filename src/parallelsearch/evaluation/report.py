@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parallelsearch.errors import MissingExtraError, UsageError
+from parallelsearch.errors import MissingExtraError, UsageError, stopped
 from parallelsearch.evaluation.budget import Arm, arm_of_record, budget_figure, budget_table, cells, to_dict
 from parallelsearch.evaluation.comparison import Comparison, GroupComparison
 from parallelsearch.evaluation.folder import TRAJECTORIES_FILE, read_rows, read_summary
@@ -220,7 +220,11 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
     if summary["num_done"] < summary["num_questions"]:
         notes.append(f"not finished: {summary['num_done']} of {summary['num_questions']} questions")
     if values["failures"]:
-        notes.append(f"the policy failed on {values['failures']} of {values['n']} questions: they count as wrong")
+        last = f", last with: {stopped(summary['last_error'])}" if "last_error" in summary else "."
+        notes.append(
+            f"the policy failed on {values['failures']} of {values['n']} questions, and they count as wrong{last} Give the "
+            "same command with --retry-failures to ask them again"
+        )
     if num_unread := values.get("reader_failures", 0):
         notes.append(
             f"the model that reads gave no answer on {num_unread} of {values['n']} questions: the policy's own counts there. "
