@@ -181,7 +181,7 @@ async def test_the_page_of_a_proxy_is_quoted_without_its_markup() -> None:
     page = "<!DOCTYPE html>\n<html><head><title>x</title><style>p {color: red}</style></head><body><h1>529 Busy</h1>"
     async with FaultServer(status(529, page + "<p>Come back later &amp; relax.</p></body></html>")) as server:
         message = await failure(policy_for(server, max_attempts=1))
-    assert message.endswith("answered 529: 529 Busy Come back later & relax.")
+    assert message.endswith("answered 529 X: 529 Busy Come back later & relax.")
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,7 @@ async def test_a_word_in_place_of_a_key_may_be_part_of_what_is_said(
 async def test_missing_key_is_named() -> None:
     async with FaultServer(status(401, {"error": {"message": "no key"}})) as server:
         message = await failure(policy_for(server))
-    assert "No key was sent: set OPENAI_API_KEY, or name another variable with api_key_env" in message
+    assert "No key was sent: set OPENAI_API_KEY, or name another variable: ?api_key_env=NAME before the '#'" in message
     assert "authorization" not in server.requests[0].headers
 
 

@@ -328,9 +328,9 @@ class ServerPolicy(Policy):
             return None
         message = scrubbed(str(error), key)
         if response.status in (401, 403):
-            refused, missing = f"It refused the key in {self.api_key_env}", f"No key was sent: set {self.api_key_env}"
-            hint = missing if key is None else refused
-            return PolicyError(f"{stopped(message)} {hint}, or name another variable with api_key_env")
+            refused = f"It refused the key in {self.api_key_env}: set that to another"
+            hint = f"No key was sent: set {self.api_key_env}" if key is None else refused
+            return PolicyError(f"{stopped(message)} {hint}, or name another variable: ?api_key_env=NAME before the '#'")
         if isinstance(error, TransientError) and self.empty_purse not in response.text:
             return TransientError(message, error.retry_after_s)
         return PolicyError(message)
