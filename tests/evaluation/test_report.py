@@ -104,6 +104,15 @@ async def test_questions_that_failed_or_ran_out_of_time_are_named_at_the_top(tmp
     assert f'<p class="warning">{late}</p>' in text
 
 
+async def test_who_answers_in_sentences_is_told_how_to_ask_for_short_answers(tmp_path: Path) -> None:
+    summary = read_summary(await make_run(tmp_path / "run", wrong=0))
+    next(iter(summary["subsets"].values())).update(em=0.0, sub_em=0.5)
+    assert notes_of(summary) == []  # tags ask for short ones as it is
+    summary["manifest"]["setup"]["dialect"]["name"] = "tools"
+    (note,) = notes_of(summary)
+    assert note.startswith("50% of the answers hold a golden one, 0% are one") and "--dialect tools-answer" in note
+
+
 async def test_passages_that_were_cut_are_named_and_make_runs_unlike(tmp_path: Path) -> None:
     search = Search(BM25Retriever.from_passages([Passage("1", "Title", "first second one thing " * 80)]))
     policy = ScriptedPolicy({q.question: turns_of(q, True) for q in QUESTIONS})

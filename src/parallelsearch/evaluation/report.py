@@ -36,6 +36,8 @@ from parallelsearch.files import write_json
 from parallelsearch.trajectory import KINDS, Trajectory, read_trajectories
 
 REPORT_FILE, BUDGET_FILE = "report.html", "budget.json"
+_MANY_SENTENCES = 0.1
+"""From this share of answers on that are right but for their form, a reader of the numbers is told."""
 _BUDGET_TITLE = "All gold, and gold recall, at a budget of passages and rounds"
 _MAX_POINTS = 200
 
@@ -243,6 +245,12 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
         notes.append(
             f"{num_late} of {values['n']} questions ran out of time ({limit_s:g} s each) and count as wrong: that is this "
             "machine, not the policy. Ask them again with fewer at once: --retry-failures --concurrency N"
+        )
+    dialect = summary["manifest"]["setup"].get("dialect", {}).get("name")
+    if dialect == "tools" and values["sub_em"] - values["em"] >= _MANY_SENTENCES:
+        notes.append(
+            f"{values['sub_em']:.0%} of the answers hold a golden one, {values['em']:.0%} are one: the model answers in "
+            "sentences, which EM and F1 count as wrong. For short answers: --dialect tools-answer, with another --out"
         )
     share = values.get("cut_ratio") or 0.0
     if share >= MANY_CUT:
