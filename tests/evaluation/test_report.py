@@ -110,7 +110,8 @@ async def test_who_answers_in_sentences_is_told_how_to_ask_for_short_answers(tmp
     assert notes_of(summary) == []  # tags ask for short ones as it is
     summary["manifest"]["setup"]["dialect"]["name"] = "tools"
     (note,) = notes_of(summary)
-    assert note.startswith("50% of the answers hold a golden one, 0% are one") and "--dialect tools-answer" in note
+    assert note.startswith("50% of the answers hold a golden one, 0% are one")
+    assert "--dialect tools-answer" in note
 
 
 async def test_passages_that_were_cut_are_named_and_make_runs_unlike(tmp_path: Path) -> None:
