@@ -127,6 +127,34 @@ def test_one_of_many_that_is_no_question_costs_no_other(quick):
     assert "not NoneType" in wrong.error
 
 
+def test_of_many_each_is_told_as_it_ends_so_that_an_interrupt_costs_only_the_rest():
+    policy = ScriptedPolicy(
+        {QUESTION: ["<think> x </think><answer> Rome </answer>"], "endless?": [ENDLESS]}, tokens_per_s=99
+    )
+    told = {}
+
+    def keep(number, trajectory):
+        told[number] = trajectory
+        if len(told) == 2:
+            raise InterruptedError  # stands for a cell that is stopped
+
+    with Agent(policy) as agent:
+        with pytest.raises(InterruptedError):
+            agent.ask_many([QUESTION, "endless?", QUESTION], on_done=keep)
+        assert sorted(told) == [0, 2]
+        assert [one.abstained.answer for one in told.values()] == ["Rome", "Rome"]  # taken back, as in the list
+        assert agent.ask(QUESTION, abstain=False).answer == "Rome"
+
+
+def test_what_a_notebook_shows_is_short(quick):
+    asked, found = quick.ask(QUESTION), quick.retrieve(QUESTION)
+    assert repr(asked) == (
+        f"<Trajectory '{QUESTION}', answer='Camille Pissarro', stop='answer', 2 LLM calls, 2 sub-queries>"
+    )
+    assert repr(found).startswith(f"<Retrieval '{QUESTION}', 2 sub-queries, 8 passages: 'Claude Monet', ")
+    assert repr(quick) == "<Agent, policy demo, search bm25>"
+
+
 def test_who_leaves_a_loop_cancels_the_rollout():
     policy = Watched()
     with Agent(policy) as agent:
@@ -416,7 +444,7 @@ def test_the_options_of_an_agent_are_those_of_a_rollout():
     }
     of_one = {name: hint.__forward_arg__ for name, hint in AskOptions.__annotations__.items()}
     assert of_one == {**of_rollout, "abstain": "bool"}
-    assert set(AskManyOptions.__annotations__) == {*of_one, "on_event"}
+    assert set(AskManyOptions.__annotations__) == {*of_one, "on_event", "on_done"}
     assert set(RolloutOptions.__annotations__) == {*of_rollout, "on_event"} - {"limits", "sampling", "session"}
     of_retrieve = {name for name, one in inspect.signature(retrieve).parameters.items() if one.kind is one.KEYWORD_ONLY}
     assert set(RetrieveOptions.__annotations__) - set(SplitOptions.__annotations__) == of_retrieve - {"k", "limits"}

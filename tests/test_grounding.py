@@ -352,6 +352,25 @@ KAFKA, VIENNA = ("Franz Kafka", "Born in Prague."), ("University of Vienna", "Si
         ("How do I mend a bicycle?", "1695", [TITAN], "unsupported"),
         ("when was ada lovelace born?", "Prague", [KAFKA], "unsupported"),
         ("who was born first?", "Prague", [KAFKA], None),
+        # A sentence is as good as what it tells, in whatever language and with the day behind its month or before it.
+        ("Where was Franz Kafka born?", "Franz Kafka was born in Prague.", [KAFKA], None),
+        (
+            "Where was Franz Kafka born?",
+            "Based on what was found, **Franz Kafka** was born in **Prague**.",
+            [KAFKA],
+            None,
+        ),
+        ("Where was Franz Kafka born?", "Franz Kafka wurde in Prague geboren.", [KAFKA], None),
+        ("Where was Franz Kafka born?", "Franz Kafka was born in Vienna.", [KAFKA], "unsupported"),
+        ("Where was Franz Kafka born?", "He was born in Prague in 1883.", [KAFKA], "unsupported"),
+        ("Where was Franz Kafka born?", "He was born there.", [KAFKA], "unsupported"),
+        ("When did Ada die?", "Ada died on November 27, 1852.", [("Ada", "She died on 27 November 1852.")], None),
+        ("When did Ada die?", "27 November 1852", [("Ada", "Died November 27, 1852.")], None),
+        ("When did Ada die?", "Ada died on November 28, 1852.", [("Ada", "Died 27 November 1852.")], "unsupported"),
+        ("How many speak Amharic?", "It is spoken by 2 million people.", [ABBA], None),
+        ("How many speak Amharic?", "It is spoken by 2 thousand people.", [ABBA], "unsupported"),
+        ("What is Emma made of?", "It is made of white stone.", [("Emma", "A statue of white stone.")], None),
+        ("What is Emma made of?", "It is made of white wood.", [("Emma", "White, stands in a wood.")], "unsupported"),
     ],
 )
 def test_an_answer_rests_on_passages_that_have_to_do_with_the_question(question, answer, passages, reason):

@@ -34,7 +34,7 @@ from parallelsearch.policy.base import Policy, Sampling, check_policy
 from parallelsearch.retrieval.own import Backend
 from parallelsearch.retrieving import DEFAULT_K, Retrieval, Split, retrieve, split
 from parallelsearch.rollout import Event, OnEvent, rollout
-from parallelsearch.rollouts import MAX_CONCURRENT, rollout_many
+from parallelsearch.rollouts import MAX_CONCURRENT, rollout_each
 from parallelsearch.search import Search, check_k
 from parallelsearch.trajectory import Question, Trajectory
 
@@ -89,6 +89,7 @@ class AskManyOptions(TypedDict, total=False):
     answer_with: Policy | None
     k: int | None
     on_event: OnEvent | None
+    on_done: Callable[[int, Trajectory], object] | None
 
 
 class LoopThread:
@@ -245,6 +246,10 @@ class Agent:
         """Who closes what the agent opened, in whatever event loop; done once that is closed."""
         self._streams: weakref.WeakSet[RolloutStream] = weakref.WeakSet()
 
+    def __repr__(self) -> str:
+        closed_now = ", closed" if self._is_closed else ""
+        return f"<Agent, policy {self.policy.name}, search {self.search.retriever.name}{closed_now}>"
+
     def _settings(self, options: Mapping[str, object], of: str, kind: type) -> tuple[bool, dict[str, Any]]:
         """Whether to abstain, and what `rollout` is given: the agent's own settings, and a question's in their place."""
         if self._is_closed:
@@ -293,12 +298,22 @@ class Agent:
         max_concurrent: int = MAX_CONCURRENT,
         **options: Unpack[AskManyOptions],
     ) -> list[Trajectory]:
-        """Answer many questions at once; the order is kept. Each gets a seed of its own. One that breaks costs no other."""
+        """Answer many questions at once; the order is kept. Each gets a seed of its own. One that breaks costs no other.
+        `on_done(number, trajectory)` is told of each as it ends: for a progress bar, and to keep what is done when the rest
+        is interrupted."""
         abstain, settings = self._settings(options, "Agent.ask_many", AskManyOptions)
+        on_done = settings.pop("on_done", None)
         await self.search.check()
         policy = await self._policy_for(settings)
-        done = await rollout_many(questions, policy, self.search, max_concurrent=max_concurrent, **settings)
-        return [take_back(one) for one in done] if abstain else done
+        done: dict[int, Trajectory] = {}
+
+        def keep(number: int, trajectory: Trajectory) -> None:
+            done[number] = take_back(trajectory) if abstain else trajectory
+            if on_done is not None:
+                on_done(number, done[number])
+
+        await rollout_each(questions, policy, self.search, max_concurrent=max_concurrent, on_done=keep, **settings)
+        return [done[number] for number in sorted(done)]
 
     def stream_async(
         self, question: Question | str, on_event: OnEvent | None = None, **options: Unpack[AskOptions]
@@ -336,7 +351,8 @@ class Agent:
         max_concurrent: int = MAX_CONCURRENT,
         **options: Unpack[AskManyOptions],
     ) -> list[Trajectory]:
-        """Answer many questions at once; the order is kept."""
+        """Answer many questions at once; the order is kept. `on_done(number, trajectory)` is told of each as it ends, in the
+        agent's thread: for a progress bar, and to keep what is done when the rest is interrupted."""
         return self._loop.run(self.ask_many_async(questions, max_concurrent, **options))
 
     async def split_async(self, question: str, **options: Unpack[SplitOptions]) -> Split:

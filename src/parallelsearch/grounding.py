@@ -28,6 +28,7 @@ from parallelsearch.retrieval.metadata import place_of
 from parallelsearch.retrieval.terms import STOP_WORDS, fold, spaced
 from parallelsearch.trajectory import Abstention, Trajectory
 
+_AROUND = EDGE + "*_"
 _NUMBERS = re.compile(r"(?<!\s)\s*+\[(\d{1,4}(?:\s*+,\s*+\d{1,4})*)\]")
 _BETWEEN_PARTS = re.compile(r"[,;&]|\band\b", re.IGNORECASE)
 _YES_OR_NO = ("yes", "no")
@@ -40,6 +41,11 @@ _ASKED = words_of(
     "born birth died death year date first last older younger oldest youngest wrote made called same both today currently"
 )
 """Words that say what is asked of a thing, and not of which."""
+_VERBS = words_of("is was are were has had")
+_OPENS_SENTENCE = words_of("yes no based according answer both")
+_MONTH_FIRST = re.compile(
+    r"\b(january|february|march|april|may|june|july|august|september|october|november|december) (\d{1,2})\b"
+)
 _NONE_OR_ALL = re.compile(r"(?:none|neither|all|both)(?: of (?:them|these)| (?:three|four|five|six|seven|eight))?")
 _ASKS_FOR_NUMBER = re.compile(
     r"\bhow (?:many|much|long|old|far|tall)\b|\bdifference\b|\b(?:years?|days|months|decades|centuries) "
@@ -168,9 +174,9 @@ def is_computed(question: str, answer: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    """The form in which words are looked for in passages: that of answers, without accents and with the words that the search
-    itself sees (`Paul Cezanne` finds the page `Paul Cézanne`)."""
-    return " ".join(spaced(normalise(fold(text))).split())
+    """The form in which words are looked for in passages: that of answers, without accents, with the words that the search
+    itself sees (`Paul Cezanne` finds the page `Paul Cézanne`) and with the day before its month (`July 4, 1776`)."""
+    return _MONTH_FIRST.sub(r"\2 \1", " ".join(spaced(normalise(fold(text))).split()))
 
 
 def _is_same(answer: str, alternative: str) -> bool:
@@ -271,18 +277,42 @@ class _Evidence:
 
     def holders(self, answer: str) -> list[int]:
         """The sources to do with the question that hold the answer word for word, or else each a part of it (`Paris and
-        Rome`), if none is missing."""
+        Rome`) or of what a sentence tells (`He was born in Paris in 1840`), if none is missing."""
         related = self._related()
         parts = [_plain(part) for part in _BETWEEN_PARTS.split(answer)]
         if _ASKS_FOR_NO_NAME.match(self.question) and all(part in self._asked for part in parts if part):
             return []  # `When was Leo Tolstoy born?` `Leo Tolstoy`
         if len(parts) > 1 and any(" " in part and part in self._asked for part in parts):
             parts = []  # `Prague and Sigmund Freud`: who was asked about is no answer
-        for wanted in ([_plain(answer)], [part for part in parts if part]):
+        for wanted in ([_plain(answer)], [part for part in parts if part], self._told(answer)):
             found = {want: [n for n in related if want and f" {want} " in self._texts[n]] for want in wanted}
             if wanted and all(found.values()) and not any(want in _YES_OR_NO for want in wanted):
                 return sorted({number for numbers in found.values() for number in numbers})
         return []
+
+    def _told(self, answer: str) -> list[str]:
+        """What a sentence tells that the question does not have: its names and numbers, or else its other words. A model that
+        answers in a sentence says with them what another says in so many words; the rest stands in no passage."""
+        asked = set(_plain(self.question).split())
+        names: list[list[str]] = [[]]
+        others: list[list[str]] = [[]]
+        repeats = has_verb = False
+        tokens = answer.split()
+        for token in tokens:
+            word, first = _plain(token), token.strip(_AROUND)[:1]
+            is_name = first.isupper() or first.isdigit()
+            says_nothing = not word or word in _SAYS_NOTHING
+            is_new = not says_nothing and word not in asked and word not in _OPENS_SENTENCE
+            is_counted = bool(names[-1]) and names[-1][-1].isdigit()  # a number, and of what
+            repeats = repeats or (word in asked and not says_nothing) or word in _VERBS
+            has_verb = has_verb or (not is_name and (word in _VERBS or not says_nothing))
+            for runs, belongs in ((names, is_new and (is_name or is_counted)), (others, is_new and not is_name)):
+                if belongs:
+                    runs[-1].append(word)
+                if runs[-1] and (not belongs or token[-1:] in ",;:."):
+                    runs.append([])
+        is_sentence = len(tokens) > 3 and repeats and has_verb
+        return [_plain(" ".join(run)) for run in (names if any(names) else others) if run] if is_sentence else []
 
     def _related(self) -> list[int]:
         """The sources that mention a name asked for: one of the question, or one that a source which is itself related

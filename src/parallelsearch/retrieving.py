@@ -93,6 +93,15 @@ class Retrieval:
     failures: list[str] = field(default_factory=list)
     elapsed_s: float = 0.0
 
+    def __repr__(self) -> str:
+        """Short, since a notebook shows it; `to_dict()` has the passages."""
+        titles = ", ".join(repr(passage.title) for passage in self.passages[:3]) + (
+            ", ..." if self.passages[3:] else ""
+        )
+        return (
+            f"<Retrieval {self.question!r}, {len(self.queries)} sub-queries, {len(self.passages)} passages: {titles}>"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {

@@ -285,6 +285,13 @@ class Trajectory:
     reading: Reading | None = None
     schema_version: int = SCHEMA_VERSION
 
+    def __repr__(self) -> str:
+        """Short, since a notebook shows it; `to_dict()` has all of it."""
+        counts = f"{self.num_llm_calls} LLM calls, {self.num_subqueries} sub-queries"
+        said = f"answer={self.answer!r}" if self.abstained is None else f"abstained={self.abstained.reason!r}"
+        failed = "" if self.error is None else f", error={self.error!r}"
+        return f"<Trajectory {self.question!r}, {said}, stop={self.stop!r}{failed}, {counts}>"
+
     @classmethod
     def of(cls, question: Question) -> Trajectory:
         """An empty record for a question."""

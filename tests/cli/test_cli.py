@@ -197,6 +197,11 @@ def test_index_and_ask_over_ones_own_corpus(tmp_path, here):
     weighed = here("index", "corpus.jsonl", "--out", "my-index", "--title-weight", "3", "--overwrite", cwd=tmp_path)
     assert weighed.returncode == 0, weighed.stderr
     assert json.loads((tmp_path / "my-index" / "manifest.json").read_text())["settings"]["title_weight"] == 3
+    (tmp_path / "de.jsonl").write_text('{"id": "1", "title": "Fontane", "text": "Die Häuser der Gutsbesitzer."}\n')
+    assert here("index", "de.jsonl", "--out", "de", "--stemmer", "german", cwd=tmp_path).returncode == 0
+    found = here("retrieve", "Haus?", "--policy", "demo", "--search", "bm25:de", "--json", cwd=tmp_path)
+    assert [one["title"] for one in json.loads(found.stdout)["passages"]] == ["Fontane"]  # English would not find it
+    fails(here("index", "de.jsonl", "--out", "x", "--stemmer", "germn", cwd=tmp_path), 2, "Did you mean 'german'?")
 
 
 def test_index_names_the_bad_line_unless_told_to_skip(tmp_path, here):

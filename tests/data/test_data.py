@@ -98,6 +98,7 @@ def test_the_fields_spelling_is_understood() -> None:
     )
     assert (question.id, question.golden_answers, question.kind) == ("7", ["A"], "parallel")
     assert question.supporting_titles == ["A", "B"]
+    assert question_from_dict({"question": "Q?", "golden_answers": None}).golden_answers == []
     assert question.metadata is not None
     assert question.metadata["level"] == "hard"
     assert "context" not in question.metadata

@@ -97,10 +97,21 @@ async def test_questions_that_failed_or_ran_out_of_time_are_named_at_the_top(tmp
     summary = await run_questions(QUESTIONS, slow, search, tmp_path / "late", settings)
     await search.aclose()
     failed, late = notes_of(summary)
-    assert failed == "the policy failed on 2 of 7 questions: they count as wrong"
+    assert failed.startswith("the policy failed on 2 of 7 questions, and they count as wrong, last with: the script")
+    assert failed.endswith(" Give the same command with --retry-failures to ask them again")
     assert late.startswith("5 of 7 questions ran out of time (1 s each) and count as wrong")
     text = write_report(tmp_path / "late", png=False).read_text()
     assert f'<p class="warning">{late}</p>' in text
+
+
+async def test_who_answers_in_sentences_is_told_how_to_ask_for_short_answers(tmp_path: Path) -> None:
+    summary = read_summary(await make_run(tmp_path / "run", wrong=0))
+    next(iter(summary["subsets"].values())).update(em=0.0, sub_em=0.5)
+    assert notes_of(summary) == []  # tags ask for short ones as it is
+    summary["manifest"]["setup"]["dialect"]["name"] = "tools"
+    (note,) = notes_of(summary)
+    assert note.startswith("50% of the answers hold a golden one, 0% are one")
+    assert "--dialect tools-answer" in note
 
 
 async def test_passages_that_were_cut_are_named_and_make_runs_unlike(tmp_path: Path) -> None:

@@ -472,7 +472,10 @@ async def test_a_model_that_does_not_exist() -> None:
 async def test_wrong_key_is_named_by_its_variable_and_never_shown() -> None:
     async with FaultServer(refused(401, "authentication_error", f"invalid x-api-key {KEY}")) as server:
         message = await failure(policy_for(server))
-    assert "It refused the key in ANTHROPIC_API_KEY, or name another variable with api_key_env" in message
+    assert (
+        "It refused the key in ANTHROPIC_API_KEY: set that to another, or name another variable: ?api_key_env=NAME"
+        in message
+    )
     assert KEY not in message
 
 

@@ -30,6 +30,7 @@ from fault_server import (
     policy_for,
     raw,
     status,
+    usage_chunk,
 )
 
 from free_ports import free_port
@@ -172,7 +173,15 @@ async def test_retry_after_beyond_the_limit_fails_at_once() -> None:
         message = await failure(policy_for(server, max_wait_s=30.0))
     assert "asks to wait 3600 s, more than the 30 s allowed" in message
     assert "answered 429" in message
+    assert "Write ?max_wait_s=3600 before the '#'" in message
     assert len(server.requests) == 1
+
+
+async def test_the_page_of_a_proxy_is_quoted_without_its_markup() -> None:
+    page = "<!DOCTYPE html>\n<html><head><title>x</title><style>p {color: red}</style></head><body><h1>529 Busy</h1>"
+    async with FaultServer(status(529, page + "<p>Come back later &amp; relax.</p></body></html>")) as server:
+        message = await failure(policy_for(server, max_attempts=1))
+    assert message.endswith("answered 529 X: 529 Busy Come back later & relax.")
 
 
 @pytest.mark.parametrize(
@@ -317,6 +326,12 @@ async def test_answers_that_make_no_sense(body: bytes, words: str, stream: bool)
     assert len(server.requests) == 1
 
 
+async def test_a_stream_without_an_end_is_no_answer_without_choices() -> None:
+    """The usage comes in an event without choices, also where the gateway has dropped the one that ends the turn."""
+    async with FaultServer(events(chunk("Mon"), usage_chunk(3), DONE)) as server:
+        assert "ended before the turn did (after 2 attempts)" in await failure(policy_for(server, max_attempts=2))
+
+
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 async def test_an_answer_that_grows_without_end_is_refused_at_the_limit(kind: str) -> None:
     async def bomb(exchange: Exchange) -> None:
@@ -449,7 +464,7 @@ async def test_a_word_in_place_of_a_key_may_be_part_of_what_is_said(
 async def test_missing_key_is_named() -> None:
     async with FaultServer(status(401, {"error": {"message": "no key"}})) as server:
         message = await failure(policy_for(server))
-    assert "No key was sent: set OPENAI_API_KEY, or name another variable with api_key_env" in message
+    assert "No key was sent: set OPENAI_API_KEY, or name another variable: ?api_key_env=NAME before the '#'" in message
     assert "authorization" not in server.requests[0].headers
 
 

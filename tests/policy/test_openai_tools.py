@@ -248,6 +248,44 @@ async def test_a_server_that_answers_whole_and_gives_arguments_as_an_object() ->
     assert (trajectory.answer, trajectory.num_subqueries) == ("Pissarro", 1)
 
 
+LEGACY_CALL = {"function_call": {"name": "search", "arguments": '{"queries": ["Monet born"]}'}}
+RESPONSES_REASONING = {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": "I know."}]}
+GATEWAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "one call, as before there could be several": (LEGACY_CALL, {"content": "Pissarro", "reasoning": "I know."}),
+    "a thought as an object": (LEGACY_CALL, {"content": "Pissarro", "reasoning": RESPONSES_REASONING}),
+    "a thought among the parts": (
+        LEGACY_CALL,
+        {"content": [{"type": "reasoning", "text": "I know."}, {"type": "text", "text": "Pissarro"}]},
+    ),
+    "Mistral's": (
+        LEGACY_CALL,
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "I know."}]}, "Pissarro"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", GATEWAYS)
+async def test_what_gateways_make_of_a_message_is_understood(name: str, stream: bool) -> None:
+    """A thought that was taken for part of the answer made it rest on nothing, and a call of the old form was lost."""
+
+    def saying_so(message: dict[str, Any], finish: str) -> Behaviour:
+        if stream:
+            piece = json.loads(chunk().removeprefix("data: "))
+            piece["choices"][0]["delta"] = message
+            return events(f"data: {json.dumps(piece)}", chunk(finish=finish), usage_chunk(3), DONE)
+        body = json.loads(whole("", True, finish, USAGE, {}))
+        body["choices"][0]["message"] = {"role": "assistant", **message}
+        return status(200, body)
+
+    call, answer = GATEWAYS[name]
+    async with FaultServer(saying_so(call, "function_call"), saying_so(answer, "stop")) as server:
+        trajectory = await ask(policy_for(server, stream=stream))
+    assert [query.text for turn in trajectory.rounds for query in turn.queries] == ["Monet born"]
+    assert (trajectory.answer, trajectory.turns[-1].thought) == ("Pissarro", "I know.")
+    assert "Monet" in next(one["content"] for one in server.bodies[1]["messages"] if one["role"] == "tool")
+
+
 async def test_the_calls_of_a_whole_answer_are_as_many_as_stand_there() -> None:
     """Also if one is broken, and whatever their ids and numbers are."""
     calls = [

@@ -37,6 +37,9 @@ def index(
     title_weight: Annotated[
         int, typer.Option(min=1, help="For bm25 and hybrid: how often a title's words count. 3 where titles are names.")
     ] = 1,
+    stemmer: Annotated[
+        str, typer.Option(help="For bm25 and hybrid: the language whose endings are cut off; german, ... or none.")
+    ] = "english",
     chunk_words: Annotated[
         int | None,
         typer.Option(help="Words of a passage. Default: 100 for documents; rows and JSON Lines are not cut."),
@@ -77,6 +80,7 @@ def index(
             device=device,
             batch_size=batch_size,
             title_weight=title_weight,
+            stemmer=None if stemmer == "none" else stemmer,
             chunk_words=chunk_words,
             chunk_overlap=chunk_overlap,
             skip_bad=skip_bad,

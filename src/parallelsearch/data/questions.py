@@ -65,6 +65,8 @@ def question_from_dict(record: Any, path: str = "<record>", line: int | None = N
     golden = _written(known.get("golden_answers"))
     if isinstance(golden, str | list):
         known["golden_answers"] = [_written(one) for one in golden] if isinstance(golden, list) else [golden]
+    elif golden is None:
+        known.pop("golden_answers", None)  # not known
     if isinstance(known.get("id"), int):
         known["id"] = str(known["id"])
     if "question" not in known:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parallelsearch.errors import MissingExtraError, UsageError
+from parallelsearch.errors import MissingExtraError, UsageError, stopped
 from parallelsearch.evaluation.budget import Arm, arm_of_record, budget_figure, budget_table, cells, to_dict
 from parallelsearch.evaluation.comparison import Comparison, GroupComparison
 from parallelsearch.evaluation.folder import TRAJECTORIES_FILE, read_rows, read_summary
@@ -36,6 +36,8 @@ from parallelsearch.files import write_json
 from parallelsearch.trajectory import KINDS, Trajectory, read_trajectories
 
 REPORT_FILE, BUDGET_FILE = "report.html", "budget.json"
+_MANY_SENTENCES = 0.1
+"""From this share of answers on that are right but for their form, a reader of the numbers is told."""
 _BUDGET_TITLE = "All gold, and gold recall, at a budget of passages and rounds"
 _MAX_POINTS = 200
 
@@ -220,7 +222,11 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
     if summary["num_done"] < summary["num_questions"]:
         notes.append(f"not finished: {summary['num_done']} of {summary['num_questions']} questions")
     if values["failures"]:
-        notes.append(f"the policy failed on {values['failures']} of {values['n']} questions: they count as wrong")
+        last = f", last with: {stopped(summary['last_error'])}" if "last_error" in summary else "."
+        notes.append(
+            f"the policy failed on {values['failures']} of {values['n']} questions, and they count as wrong{last} Give the "
+            "same command with --retry-failures to ask them again"
+        )
     if num_unread := values.get("reader_failures", 0):
         notes.append(
             f"the model that reads gave no answer on {num_unread} of {values['n']} questions: the policy's own counts there. "
@@ -239,6 +245,12 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
         notes.append(
             f"{num_late} of {values['n']} questions ran out of time ({limit_s:g} s each) and count as wrong: that is this "
             "machine, not the policy. Ask them again with fewer at once: --retry-failures --concurrency N"
+        )
+    dialect = summary["manifest"]["setup"].get("dialect", {}).get("name")
+    if dialect == "tools" and values["sub_em"] - values["em"] >= _MANY_SENTENCES:
+        notes.append(
+            f"{values['sub_em']:.0%} of the answers hold a golden one, {values['em']:.0%} are one: the model answers in "
+            "sentences, which EM and F1 count as wrong. For short answers: --dialect tools-answer, with another --out"
         )
     share = values.get("cut_ratio") or 0.0
     if share >= MANY_CUT:

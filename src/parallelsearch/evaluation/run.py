@@ -143,10 +143,12 @@ def _unreadable(setup: Any) -> Iterator[str]:
 
 
 def summary_of(rows: Sequence[Row], manifest: Manifest, num_resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
+    errors = [row.error for row in rows if row.stop == "error" and row.error]
     return {
         "subsets": {
             name: summarise(group, num_resamples=num_resamples, seed=seed) for name, group in subsets_of(rows).items()
         },
+        **({"last_error": errors[-1]} if errors else {}),
         "num_questions": manifest.setup["data"]["num_questions"],
         "num_done": len(rows),
         "manifest": manifest.to_dict(),

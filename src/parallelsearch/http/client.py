@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import html
 import io
 import json
+import re
 import socket
 import ssl
 import threading
@@ -39,6 +41,8 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 _TRANSIENT_STATUS = frozenset({408, 425, 429})
 _PERMANENT_STATUS = frozenset({501, 505})
 _MAX_DETAIL = 300
+_MAX_PAGE = 10_000
+_MARKUP = re.compile(r"<(head|style|script)\b.*?</\1\s*>|<[^<>]*>", re.I | re.S)
 _LARGE_BODY = 1 << 20  # aiohttp wants more than this as a file
 # uvicorn, and so vLLM, closes what was idle for 5 s: we let go first, so that no request meets a closing connection.
 _KEEPALIVE_S = 4.0
@@ -75,11 +79,13 @@ class Response:
 
 
 def error_detail(response: Response) -> str:
-    """What the body of a bad response says, on one line and short: OpenAI's, FastAPI's or plain text."""
+    """What the body of a bad response says, on one line and short: OpenAI's, FastAPI's, a proxy's page or plain text."""
     try:
         body = response.json()
     except ValueError:
         body = response.text
+        if body[:_MAX_PAGE].lstrip().startswith("<"):
+            body = html.unescape(_MARKUP.sub(" ", body[:_MAX_PAGE]))
     for _ in range(2):  # {"error": {"message": ...}}, {"error": ...}, {"detail": ...}
         if isinstance(body, dict):
             body = next((body[key] for key in ("error", "message", "detail") if body.get(key)), body)

@@ -32,6 +32,8 @@ _UNREADABLE_CALL = re.compile(  # Ollama's and llama.cpp's words (status 500), t
     r"pars(?:e|ing) (?:the )?(?:tool|function)[ _-]?call|parse input at pos|failed_generation|tool call validation failed",
     re.I,
 )
+_THOUGHT_KEYS = ("text", "summary", "thinking", "content")
+"""Under which the objects of OpenAI's Responses, of Mistral and of Databricks have the words of a thought."""
 _LENGTH = frozenset({"length", "max_tokens"})
 _END_OF_SEQUENCE = frozenset({"eos", "eos_token"})
 
@@ -181,7 +183,7 @@ class Turn:
         self._num_tokens: int | None = None
         self._finish_reason: str | None = None
         self._matched: object = None
-        self._is_without_choice = False
+        self._is_without_choice: bool | None = None  # not known yet
         self.prompt_ids: list[int] | None = None
         self.has_stopped = False
         """The text has reached a stop string."""
@@ -247,7 +249,7 @@ class Turn:
         if not isinstance(choices, list):
             raise PolicyError(f"the server's answer has no 'choices': {short(payload)}")
         if not choices:  # the chunk with the usage, after the last one, has none
-            self._is_without_choice = self._finish_reason is None
+            self._is_without_choice = self._is_without_choice is not False
             return
         choice, self._is_without_choice = choices[0], False
         if not isinstance(choice, dict):
@@ -264,16 +266,20 @@ class Turn:
             raise PolicyError(f"the server sent {short(message)} where a message belongs")
         thought = message.get("reasoning_content") or message.get("reasoning")
         if thought:
-            self._count_chars(len(_string(thought)))
-            if self._with_calls:
-                self._reasoning.append(_string(thought))
-            else:
-                self._emit(self._thought.add(_string(thought)))
-        if self._with_calls and (calls := message.get("tool_calls")):
+            self._add_thought(_words(thought))
+        calls = message.get("tool_calls")
+        if not calls and (call := message.get("function_call")):  # as it was before there could be several
+            calls = [{"index": 0, "function": call}]
+        if self._with_calls and calls:
             self._add_calls(calls, are_whole=not get("delta"))
         content = get("text") if "text" in choice else message.get("content")
-        if content:
-            self._add_content(content if type(content) is str else _string(content))
+        if type(content) is str:
+            self._add_content(content)
+        elif isinstance(content, list):
+            self._add_thought("".join(_words(part) for part in content if _is_thought(part)))
+            self._add_content(_string([part for part in content if not _is_thought(part)]))
+        elif content:
+            self._add_content(_string(content))
         if (token_ids := get("token_ids")) is not None:
             self._token_ids += _ids(token_ids) or ()
         if (logprobs := get("logprobs")) is not None:
@@ -281,6 +287,13 @@ class Turn:
         if finish_reason := get("finish_reason"):
             self._finish_reason = str(finish_reason)
             self._matched = get("stop_reason", get("matched_stop"))  # vLLM's name, SGLang's name
+
+    def _add_thought(self, piece: str) -> None:
+        self._count_chars(len(piece))
+        if not self._with_calls:
+            self._emit(self._thought.add(piece))
+        elif piece:
+            self._reasoning.append(piece)
 
     def _add_calls(self, calls: object, are_whole: bool) -> None:
         """Calls come whole, or in pieces that say by `index` where they belong."""
@@ -542,10 +555,25 @@ def is_unreadable_call(detail: str) -> bool:
     return _UNREADABLE_CALL.search(detail) is not None
 
 
+def _is_thought(part: object) -> bool:
+    """A part of a message's content that is no part of what is said."""
+    return isinstance(part, dict) and part.get("type") in ("reasoning", "thinking")
+
+
+def _words(thought: object, depth: int = 5) -> str:
+    """The words of a thought: a text, or somewhere in the objects that gateways make of it. The turn does not hang on it."""
+    if isinstance(thought, list) and depth:
+        return "".join(_words(part, depth - 1) for part in thought)
+    if isinstance(thought, dict) and depth:
+        return next((words for key in _THOUGHT_KEYS if (words := _words(thought.get(key), depth - 1))), "")
+    return thought if isinstance(thought, str) else ""
+
+
 def _string(value: object) -> str:
     """A text, or the text parts of a list of parts."""
     if isinstance(value, list):
-        return "".join(_string(part.get("text")) for part in value if isinstance(part, dict))
+        texts = [part.get("text") if isinstance(part, dict) else part for part in value]
+        return "".join(_string(text) for text in texts if not isinstance(text, list))
     if value is not None and not isinstance(value, str):
         raise PolicyError(f"the server sent {short(value)} where text belongs")
     return value or ""

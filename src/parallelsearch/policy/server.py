@@ -12,6 +12,7 @@ import asyncio
 import functools
 import json
 import logging
+import math
 import os
 import re
 import time
@@ -234,6 +235,9 @@ class ServerPolicy(Policy):
     def _policy_error(self, error: TimeoutError | TransientError) -> PolicyError:
         """What is left of a failure that would have been worth another try."""
         if isinstance(error, TransientError):
+            if (asked_s := error.retry_after_s) is not None and asked_s > self.max_wait_s:
+                hint = f"Write ?max_wait_s={math.ceil(asked_s)} before the '#' of the address to wait so long"
+                return PolicyError(f"{stopped(error)} {hint}; a smaller --concurrency asks less often")
             return PolicyError(str(error))
         return PolicyError(f"{self._who} did not finish the turn within {self.timeout_s:g} s")
 
@@ -324,9 +328,9 @@ class ServerPolicy(Policy):
             return None
         message = scrubbed(str(error), key)
         if response.status in (401, 403):
-            refused, missing = f"It refused the key in {self.api_key_env}", f"No key was sent: set {self.api_key_env}"
-            hint = missing if key is None else refused
-            return PolicyError(f"{stopped(message)} {hint}, or name another variable with api_key_env")
+            refused = f"It refused the key in {self.api_key_env}: set that to another"
+            hint = f"No key was sent: set {self.api_key_env}" if key is None else refused
+            return PolicyError(f"{stopped(message)} {hint}, or name another variable: ?api_key_env=NAME before the '#'")
         if isinstance(error, TransientError) and self.empty_purse not in response.text:
             return TransientError(message, error.retry_after_s)
         return PolicyError(message)

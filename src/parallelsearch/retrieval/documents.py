@@ -45,12 +45,16 @@ _RULE = re.compile(r" {0,3}(?:(?:\*[ \t]*+){3,}|(?:_[ \t]*+){3,}|(?:-[ \t]*+){3,
 _NO_TITLE_LINE = re.compile(r" {4}|[ \t]*+(?:$|\t|[-*+][ \t]|\d{1,9}[.)][ \t]|[>|<])")
 """What a line of equal signs or dashes does not make a title: nothing, code, an item, a quote, a table, a tag."""
 _FENCE = re.compile(r"(?:[ \t]|[-*+][ \t]|\d{1,9}[.)][ \t])*+(`{3,}+(?=[^`]*+$)|~{3,}+)")
+_PICTURE = re.compile(r"data:[a-z]++/[\w.+-]++;base64,[A-Za-z0-9+/=]++")
+"""A picture in the text itself. One word of a hundred thousand letters would hide what stands behind it from a model."""
 _LINE_OF_SIGNS = re.compile(r"([!-/:-@\[-`{-~])\1++")
 
 
 def markdown(text: str) -> Document:
-    """The title is that of the front matter, which is no part of the text, or else the first heading that is not code."""
+    """The title is that of the front matter, which is no part of the text, or else the first heading that is not code.
+    Pictures that are written into the text are left out."""
     title, _, text = _front_matter(text)
+    text = _PICTURE.sub("", text)
     return title or _first_heading(text), text
 
 
@@ -388,6 +392,9 @@ def read_document(path: Path, name: str) -> Passage | None:
         source = _html_source(data, path) if _TEXTS[kind] is html_document else decoded(data, path, None)
         if isinstance(source, DataError):
             raise source
+        if "\x00" in source[:_MAX_TAG_CHARS]:
+            hint = "if it is UTF-16, convert it with: iconv -f UTF-16LE -t UTF-8 FILE"
+            raise DataError(str(path), None, f"is not text (found a NUL character); {hint}")
         title, text = _TEXTS[kind](source)
         if _TEXTS[kind] is markdown:
             _, beside, _ = _front_matter(source)

@@ -212,6 +212,7 @@ def build_hybrid(
     batch_size: int = 64,
     device: str | None = None,
     title_weight: int = 1,
+    stemmer: str | None = "english",
     chunk_words: int | None = None,
     chunk_overlap: int = DEFAULT_CHUNK_OVERLAP,
     skip_bad: bool = False,
@@ -229,13 +230,17 @@ def build_hybrid(
         raise UsageError(f"there is a hybrid index at '{out}' already. To replace it, add --overwrite")
     lexical, dense = (out / name for name in PART_FOLDERS)
     is_kept = not overwrite and _is_index(lexical, "bm25")
-    is_kept = is_kept and open_manifest(lexical, "bm25").settings.get("title_weight", 1) == title_weight
+    if is_kept:
+        settings = open_manifest(lexical, "bm25").settings
+        made_with = settings.get("title_weight", 1), (settings.get("analyzer") or {}).get("stemmer")
+        is_kept = made_with == (title_weight, stemmer)
     seconds = 0.0
     if not is_kept:
         first = build_bm25(
             source,
             lexical,
             title_weight=title_weight,
+            stemmer=stemmer,
             chunk_words=chunk_words,
             chunk_overlap=chunk_overlap,
             skip_bad=skip_bad,

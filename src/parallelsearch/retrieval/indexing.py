@@ -28,6 +28,7 @@ def build_index(
     device: str | None = None,
     batch_size: int = 64,
     title_weight: int = 1,
+    stemmer: str | None = "english",
     chunk_words: int | None = None,
     chunk_overlap: int = 20,
     skip_bad: bool = False,
@@ -50,11 +51,14 @@ def build_index(
         raise UsageError(f"--faiss goes with --kind dense or hybrid, not with '{kind}'")
     if title_weight != 1 and kind not in ("bm25", "hybrid"):
         raise UsageError(f"--title-weight goes with --kind bm25 or hybrid, not with '{kind}'")
+    if stemmer != "english" and kind not in ("bm25", "hybrid"):
+        raise UsageError(f"--stemmer goes with --kind bm25 or hybrid, not with '{kind}'")
+    words: dict[str, Any] = {"title_weight": title_weight, "stemmer": stemmer}
     not_read = other_kinds(corpus, out)
     if kind == "bm25":
         from parallelsearch.retrieval.bm25 import build_bm25
 
-        report = build_bm25(corpus, out, title_weight=title_weight, **shared)
+        report = build_bm25(corpus, out, **words, **shared)
     elif kind == "dense":
         from parallelsearch.retrieval.dense import build_dense
 
@@ -62,7 +66,7 @@ def build_index(
     elif kind == "hybrid":
         from parallelsearch.retrieval.hybrid import build_hybrid
 
-        report = build_hybrid(corpus, out, encoder, dtype=dtype, title_weight=title_weight, **encoding, **shared)
+        report = build_hybrid(corpus, out, encoder, dtype=dtype, **words, **encoding, **shared)
     elif kind == "milvus":
         from parallelsearch.retrieval.milvus import build_milvus
 
