@@ -83,7 +83,7 @@ class ServerPolicy(Policy):
         connect_timeout_s: float = 10.0,
         read_timeout_s: float = 120.0,
         max_attempts: int = 4,
-        max_wait_s: float = 30.0,
+        max_wait_s: float = 60.0,
         stream: bool | None = None,
         reasoning_effort: str | None = None,
         extra_body: Mapping[str, Any] | None = None,
