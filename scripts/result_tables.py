@@ -546,7 +546,7 @@ def _within(seeds: Seeds, rounds: int) -> list[list[Line]]:
 
 def wide_budget_table(kept: Kept) -> str:
     """Three passages a part: the whole question with as many, the parts as labelled, and the policies' own queries."""
-    arms = policies(kept)
+    arms = [arm for arm in policies(kept) if lines_of(kept, arm, in_set(WIDE))]
     lines = []
     for name, holds in WIDE_SUBSETS.items():
         whole = lines_of(kept, WHOLE, holds)

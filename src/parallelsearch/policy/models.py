@@ -1,7 +1,7 @@
 """From the words after `hf:` to a loaded model: a folder, the package's cache, an installed weights package, or the hub.
 
 `BASE+ADAPTER` puts a LoRA adapter on top, merged at load. Those that come with the package have a number, and are found
-by it (`parallel-3`) or without (`parallel`, the newest; which one that was stands in the record of a run). An adapter
+by it (`parallel-4`) or without (`parallel`, the newest; which one that was stands in the record of a run). An adapter
 written by this package remembers the hash of the base it was trained on; on another base it loads with a warning. A GGUF
 file is converted once into an ordinary folder (bfloat16 safetensors), since reading it anew takes half a minute.
 """
@@ -96,7 +96,7 @@ def find_adapter(name: str, form: str) -> Path:
 
 
 def packaged_adapters(folder: Path | None = None) -> dict[str, Path]:
-    """The adapters that come with this package, by every name they have: `parallel-3`, and for the newest of its kind
+    """The adapters that come with this package, by every name they have: `parallel-4`, and for the newest of its kind
     `parallel`."""
     home = folder or Path(str(files("parallelsearch"))) / "adapters"
     numbered: dict[str, dict[int, Path]] = {}
