@@ -417,10 +417,10 @@ class _Run:
         if self.side_usage:
             self.last_bill.update(self.side_usage)
             record.usage = dict(self.last_bill)
-        self.add(segment, generation.num_tokens)
         num_tokens = generation.num_tokens
         if num_tokens is None:
             num_tokens = self.policy.count_tokens(generation.text)
+        self.add(segment, num_tokens - generation.num_thought)
         record.num_tokens = num_tokens + self.num_side_tokens
         self.num_side_tokens = 0
         self.side_usage.clear()
@@ -466,7 +466,7 @@ class _Run:
     async def read_with(self, reader: Policy, hits: Sequence[Hit], record: Reading, session: str, number: int) -> None:
         asked = self.reading_prompt(reader, hits)
         self.num_asked = num_read = reader.count_tokens(asked)
-        if self.passed(self.num_read + num_read, self.num_written + self.limits.max_tokens_per_turn) is not None:
+        if self.passed(self.num_read + num_read, self.num_written + self.longest_turn(reader)) is not None:
             raise PolicyError(TOO_COSTLY)
         is_heard = reader.streams and self.on_event is not None
         self.trajectory.num_llm_calls += 1
@@ -599,7 +599,7 @@ class _Run:
         prompt = self.dialect.digest_prompt(self.trajectory.question, queries, observation.text)
         if prompt is None:
             return observation
-        num_read, longest = self.policy.count_tokens(prompt), self.limits.max_tokens_per_turn
+        num_read, longest = self.policy.count_tokens(prompt), self.longest_turn()
         read, written = self.ahead(1)
         if self.passed(read + num_read + longest, written + longest) is not None:  # the next turn reads what it writes
             return observation
@@ -675,19 +675,24 @@ class _Run:
     def say_no_room(self, what: str, limit: str, total: str) -> None:
         self.trajectory.no_room = f"{limit} left no room to go on: {what} could bring it to {total}"
 
+    def longest_turn(self, policy: Policy | None = None) -> int:
+        """How many tokens a turn may write, thoughts among them: what a limit of money has to expect of it."""
+        return self.limits.max_tokens_per_turn + (policy or self.policy).thinking_room
+
     def ahead(self, num_calls: int) -> tuple[int, int]:
         """Tokens read and written over all calls after so many more."""
         limits = self.limits
         context, read, written = self.num_tokens + self.num_beside, self.num_read, self.num_written
         num_results = self.observation_tokens(limits.max_subqueries if self.dialect.may_split else 1)
         for _ in range(num_calls):
-            read, written = read + context, written + limits.max_tokens_per_turn
+            read, written = read + context, written + self.longest_turn()
             context += limits.max_tokens_per_turn + num_results
         if self.reader is not None and (hits := self.trajectory.shown_hits):
             reading = self.reader.count_tokens(self.reading_prompt(self.reader, hits))
-            if self.passed(self.num_read + reading, self.num_written + limits.max_tokens_per_turn) is None:
+            longest = self.longest_turn(self.reader)
+            if self.passed(self.num_read + reading, self.num_written + longest) is None:
                 read += reading + (num_calls - 1) * num_results
-                written += limits.max_tokens_per_turn
+                written += longest
         return read, written
 
     @property

@@ -32,6 +32,8 @@ AbstainReason = Literal["no_answer", "not_found", "search_failed", "no_evidence"
 Stop = Literal["answer", "max_turns", "max_tokens", "timeout", "error"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 STOPS: tuple[Stop, ...] = get_args(Stop)
+MANY_CUT = 0.1
+"""Where so many of the passages shown are cut, or runs differ by so much in it, a reader is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +324,15 @@ class Trajectory:
         """Every passage that was put before the model, once, in that order."""
         hits = {hit.id: hit for query in reversed(self.queries) for hit in reversed(query.hits)}
         return [hits[id] for id in dict.fromkeys(one.id for turn in self.rounds for one in turn.shown) if id in hits]
+
+    @property
+    def num_passages_shown(self) -> int:
+        return sum(len(turn.shown) for turn in self.turns)
+
+    @property
+    def num_passages_cut(self) -> int:
+        """Of those that were shown, how many not to their end."""
+        return sum(one.is_cut for turn in self.turns for one in turn.shown)
 
     @property
     def queries(self) -> list[Query]:

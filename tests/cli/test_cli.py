@@ -152,6 +152,23 @@ def test_what_the_answer_rests_on_stands_below_it_with_its_place():
     ]
 
 
+def test_a_chat_model_that_saw_passages_cut_is_told_how_to_be_shown_more():
+    hits = [Hit(f"{number}", f"Page {number}", "Text.") for number in range(4)]
+    limits = {"max_observation_tokens": 1000}
+
+    def view(num_cut: int, dialect: str) -> str:
+        shown = [Shown(number, f"{number}", 0, 5, is_cut=number < num_cut) for number in range(4)]
+        record = Trajectory("q?", turns=[Turn([Query("q", hits)], shown=shown)], dialect=dialect, limits=limits)
+        screen = Console(file=io.StringIO(), width=300)
+        screen.print(trajectory_view(record, 100))
+        return screen.file.getvalue()
+
+    told = "3 of 4 passages were cut to fit into 1000 tokens a round"
+    assert told in view(3, "tools")
+    assert "were cut" not in view(0, "tools")
+    assert "were cut" not in view(3, "parallel")  # it learned with so much, and its context has no more
+
+
 def test_ask_json_names_sources_and_citations_as_the_server_does(monet):
     record = json.loads(monet.read_text())
     reply = summary_of(reply_of(trajectory_from_dict(record)), max_hit_chars=10_000)

@@ -24,7 +24,7 @@ from parallelsearch.retrieval.metadata import place_of
 from parallelsearch.retrieving import Retrieval
 from parallelsearch.rewards import PARTS
 from parallelsearch.rollout import Event
-from parallelsearch.trajectory import Query, Reading, Trajectory, Turn
+from parallelsearch.trajectory import MANY_CUT, Query, Reading, Trajectory, Turn
 from parallelsearch.untrusted import finite, printable
 
 _WATERFALL_WIDTH, _NAME_WIDTH, _LENGTH_WIDTH = 48, 32, 8
@@ -34,6 +34,7 @@ _LIVE_CHARS = 1_000
 _WIDE = 4
 """So many searches at once, and of each is listed only what the model was first shown with it."""
 _MAX_S = 1e7
+_CHATS = ("tools", "tools-answer")
 
 
 def safe(text: str) -> str:
@@ -61,6 +62,8 @@ def trajectory_view(trajectory: Trajectory, width: int = 100, *, tells_error: bo
     if trajectory.abstained is not None:
         parts += _abstained_lines(trajectory, width)
     parts.append(_figures_line(trajectory))
+    if note := _cut_note(trajectory):
+        parts.append(Text(note, style="yellow"))
     if any(turn.generate_s for turn in trajectory.turns):
         parts.append(_waterfall(trajectory, width))
     return Group(*parts)
@@ -193,6 +196,18 @@ def _figures_line(trajectory: Trajectory) -> Text:
         f"{_count(trajectory.num_llm_calls, 'LLM call')}, {_count(trajectory.num_searches, 'round')} of search, "
         f"{trajectory.num_subqueries} {'sub-query' if trajectory.num_subqueries == 1 else 'sub-queries'}{took}",
         style="dim",
+    )
+
+
+def _cut_note(trajectory: Trajectory) -> str:
+    """For a model that was not trained on how much it is shown, and may well read more."""
+    shown, cut = trajectory.num_passages_shown, trajectory.num_passages_cut
+    limits = trajectory.limits or {}
+    if not (trajectory.dialect in _CHATS and shown and cut / shown >= MANY_CUT):
+        return ""
+    return (
+        f"{cut} of {shown} passages were cut to fit into {limits.get('max_observation_tokens')} tokens a round; for a model "
+        "with a long context: --max-observation-tokens 4000 --tokens-per-subquery 800 --max-tokens 32000"
     )
 
 

@@ -19,9 +19,10 @@ from typing import Any
 from parallelsearch.errors import UsageError, nearest
 from parallelsearch.evaluation.folder import read_rows, short_names
 from parallelsearch.evaluation.manifest import Difference, Manifest, differences, read_manifest
-from parallelsearch.evaluation.metrics import MANY_CUT, Row, ratios_of, subsets_of, summarise
+from parallelsearch.evaluation.metrics import Row, ratios_of, subsets_of, summarise
 from parallelsearch.evaluation.seeds import GroupTest, group_test
 from parallelsearch.evaluation.statistics import PairedTest, holm, paired_test
+from parallelsearch.trajectory import MANY_CUT
 
 COMPARED = ("policy", "dialect", "reader")
 """Parts of the set-up that may differ without saying so."""

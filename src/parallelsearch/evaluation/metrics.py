@@ -37,9 +37,6 @@ ERROR_CLASSES = (
     "undetermined",
 )
 
-MANY_CUT = 0.1
-"""Where so many of the passages shown are cut, or runs differ by so much in it, a reader is told."""
-
 
 @dataclass(slots=True)
 class Row:
@@ -135,7 +132,6 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
     known = parts_of(trajectory, extra.get("graph"))
     coverage = None if known is None else covered(trajectory, known[0])
     num_input, num_output = trajectory.billed_tokens
-    num_shown, num_cut = passages_cut(trajectory)
     reading = trajectory.reading
     row = Row(
         id=trajectory.id,
@@ -172,8 +168,8 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
         wait_s=_wait_s(trajectory),
         search_s=sum(query.end_s - query.start_s for query in trajectory.queries),
         chance=chance_em(trajectory.question, golden),
-        num_shown=num_shown,
-        num_cut=num_cut,
+        num_shown=trajectory.num_passages_shown,
+        num_cut=trajectory.num_passages_cut,
         gold_by=None if gold is None else gold.by,
         reader_failed=None if reading is None or reading.is_refused else reading.is_failed,
         reader_error=None if reading is None else reading.error,
@@ -205,12 +201,6 @@ def expected_plan(kind: Kind | None, graph: Any = None) -> tuple[bool | None, in
     if kind is None:
         return None, None
     return NEEDS[kind].should_split, NEEDS[kind].num_rounds
-
-
-def passages_cut(trajectory: Trajectory) -> tuple[int, int]:
-    """How many passages the model was shown, and how many of them were cut."""
-    shown = [one for turn in trajectory.turns for one in turn.shown]
-    return len(shown), sum(one.is_cut for one in shown)
 
 
 def _wait_s(trajectory: Trajectory) -> float:

@@ -17,7 +17,7 @@ from parallelsearch.evaluation.budget import Arm, arm_of_record, budget_figure, 
 from parallelsearch.evaluation.comparison import Comparison, GroupComparison
 from parallelsearch.evaluation.folder import TRAJECTORIES_FILE, read_rows, read_summary
 from parallelsearch.evaluation.manifest import read_manifest
-from parallelsearch.evaluation.metrics import ERROR_CLASSES, MANY_CUT, Row, decided_right
+from parallelsearch.evaluation.metrics import ERROR_CLASSES, Row, decided_right
 from parallelsearch.evaluation.page import Example, Fact, Section, Table, page
 from parallelsearch.evaluation.plots import Figure, Series, save_png
 from parallelsearch.evaluation.tables import (
@@ -33,7 +33,7 @@ from parallelsearch.evaluation.tables import (
     short_names,
 )
 from parallelsearch.files import write_json
-from parallelsearch.trajectory import KINDS, Trajectory, read_trajectories
+from parallelsearch.trajectory import KINDS, MANY_CUT, Trajectory, read_trajectories
 
 REPORT_FILE, BUDGET_FILE = "report.html", "budget.json"
 _MANY_SENTENCES = 0.1

@@ -3,9 +3,6 @@
 The dialect `tools` is its own; the tags work too, with `stop_sequences`. Calls are asked for as they are written, so that a
 query starts when its JSON string closes. What is sent and read is in `anthropic_wire`; connections, the key, time-outs and
 retries are in `server`.
-
-Thinking counts as output. A turn of a model that thinks gets `thinking_tokens` on top of the turn's own limit, since that one
-is meant for what the model says. Many models think without being asked to: that is learned from the first answer.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ class AnthropicPolicy(ServerPolicy):
 
     name = "anthropic"
     takes_tools = chooses_tools = True
-    options: Mapping[str, type] = {"thinking": str, "thinking_tokens": int, **ServerPolicy.options}
+    options: Mapping[str, type] = {"thinking": str, **ServerPolicy.options}
     example = PUBLIC
     empty_purse = "enforced_spend_limit_reached"
     streams_unheard = (
@@ -65,16 +62,12 @@ class AnthropicPolicy(ServerPolicy):
         *,
         api_key_env: str = "ANTHROPIC_API_KEY",
         thinking: str | int | None = None,
-        thinking_tokens: int = 4096,
         dialect: str | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(base_url, model, api_key_env=api_key_env, **settings)
-        if thinking_tokens < 0:
-            raise UsageError(f"thinking_tokens is how much a turn may think beside its answer, not {thinking_tokens}")
         self.dialect = dialect or "tools"
         self.thinking = _thinking(thinking)
-        self.thinking_tokens = thinking_tokens
         self._thinks = self.thinking is not None and self.thinking["type"] != "disabled"
 
     @classmethod
@@ -127,45 +120,28 @@ class AnthropicPolicy(ServerPolicy):
                 f"there is no key for {PUBLIC}: set {self.api_key_env}, or name another variable with api_key_env"
             )
 
-        async def asked() -> tuple[MessageTurn, Generation]:
+        async def ask() -> tuple[Turn, Generation]:
             fields = self._fields(segments, stop, max_tokens, sampling, tools, only_tool)
-            max_chars = (max_tokens + self._room()) * MAX_CHARS_PER_TOKEN
-            turn, generation = await self._try(
+            max_chars = (max_tokens + self.thinking_room) * MAX_CHARS_PER_TOKEN
+            return await self._try(
                 partial(MessageTurn, stop, on_text, bool(tools), max_chars),
                 partial(self._exchange, fields, deadline_s),
                 on_call,
                 deadline_s,
             )
-            assert isinstance(turn, MessageTurn)
-            return turn, generation
 
         deadline_s = self._deadline_s()
         try:
-            turn, generation = await asked()
-            if turn.is_all_thought and not self._thinks and not turn.said:  # now it is known to think: again, with room
-                self._thinks = True
-                spent = generation.usage or {}
-                turn, generation = await asked()
-                generation.usage = {
-                    name: number + spent.get(name, 0) for name, number in (generation.usage or {}).items()
-                }
+            return await self._asked(ask)
         except (TimeoutError, TransientError) as error:
             raise self._policy_error(error) from error
-        self._thinks = self._thinks or turn.has_thought
-        if turn.is_all_thought:
-            log.warning(
-                "%s thought until the turn's tokens were used up and said nothing; raise thinking_tokens (%d), or set "
-                "reasoning_effort=low",
-                self._who,
-                self.thinking_tokens,
-            )
-        return generation
 
     # ---- the request -------------------------------------------------------------------------------------------------
 
-    def _room(self) -> int:
-        """How many tokens a turn has for thinking, beside those for what it says."""
-        return int((self.thinking or {}).get("budget_tokens", self.thinking_tokens)) if self._thinks else 0
+    @property
+    def thinking_room(self) -> int:
+        """A budget that was set is the room."""
+        return int((self.thinking or {}).get("budget_tokens", super().thinking_room)) if self._thinks else 0
 
     def _fields(
         self,
@@ -179,7 +155,7 @@ class AnthropicPolicy(ServerPolicy):
         is_thinking = self.thinking is not None and self.thinking["type"] != "disabled"
         fields: dict[str, Any] = {
             "model": self.model,
-            "max_tokens": max_tokens + self._room(),
+            "max_tokens": max_tokens + self.thinking_room,
             "messages": messages_of(segments),
             "stream": self.streams,
             "thinking": self.thinking,

@@ -105,12 +105,6 @@ class MessageTurn(Turn):
     def has_thought(self) -> bool:
         return any(block["type"] in _THINKING for block in self._blocks.values())
 
-    @property
-    def is_all_thought(self) -> bool:
-        """It ran out of tokens before it said anything."""
-        is_silent = not self._calls and not self._content.strip()
-        return self._finish_reason == "length" and is_silent and self.has_thought
-
     def text_alone(self, payload: Any) -> str | None:
         """None: a piece of text belongs to a block, and has to be fed."""
         return None
@@ -236,6 +230,13 @@ class MessageTurn(Turn):
         generation = super().generation(count_tokens)
         generation.raw = self._raw()
         return generation
+
+    def _count_thought(self, num_tokens: int, count_tokens: Callable[[str], int]) -> int:
+        """What is shown of a thought may be a summary: it is what is left of the tokens."""
+        if not (self._with_calls and self.has_thought):
+            return 0
+        calls = (part for call in self._calls.values() for part in (call.name, *call.arguments))
+        return max(0, num_tokens - count_tokens("".join([self._text, *calls])))
 
     def _raw(self) -> list[dict[str, Any]] | None:
         """The blocks as they go back, where there is thinking among them. Thinking that was cut off has no signature and

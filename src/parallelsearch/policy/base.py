@@ -49,13 +49,14 @@ def is_count(value: object) -> bool:
 class Generation:
     """One turn as the engine gave it. `text` is the decoding of `token_ids`, plus `restored` where a server stripped it.
     `calls`, `reasoning` and `usage` are those of servers that give them apart, `raw` what one wants back as it was. Of
-    `usage` the counts are kept."""
+    `usage` the counts are kept. Of `num_tokens`, `num_thought` are for thoughts that do not stand in `text`."""
 
     text: str
     finish: Finish
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     num_tokens: int | None = None
+    num_thought: int = 0
     restored: str | None = None
     calls: list[Call] | None = None
     reasoning: str | None = None
@@ -108,6 +109,8 @@ class Policy(ABC):
     """The name of the dialect it was trained on, where that is known: taken where nobody asks for another."""
     address: str | None = None
     """What it was opened by (`addresses.py`), where it was by an address."""
+    thinking_room: int = 0
+    """Tokens that a turn may have for thoughts, on top of `max_tokens`: billed, and no part of the conversation."""
     begins_turns: bool = False
     """What is inserted last is the beginning of the turn that it then writes, also in a chat."""
     takes_tools: bool = False

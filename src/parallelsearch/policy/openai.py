@@ -40,6 +40,8 @@ _OPTIONAL_FIELDS = (
     "reasoning_effort",
 )
 """Sent where useful, left out from then on if a server says that it does not take them. Without `stop` a turn is cut here."""
+_LEAST_THINKING = 512
+"""Less is no room worth asking for."""
 _STREAMED: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 _WHOLE: Mapping[str, Any] = {"stream": False}
 _TOOLS = re.compile(r"\btools?\b|tool[_ -]?(?:choice|call)|function.?call", re.I)
@@ -116,6 +118,7 @@ class OpenAIPolicy(ServerPolicy):
             "streams": self.streams,
             "token_ids": self.token_ids,
             "extra_body": self.extra_body,
+            **self._how_it_thinks(),
         }
 
     # Ids of what the environment inserts are true for completions only: a chat template puts more tokens around it.
@@ -144,6 +147,20 @@ class OpenAIPolicy(ServerPolicy):
         on_call: OnCall | None = None,
         only_tool: str | None = None,
     ) -> Generation:
+        async def ask() -> tuple[Turn, Generation]:
+            fields = self._fields(segments, stop, max_tokens + self.thinking_room, sampling, tools, only_tool)
+            turn, generation = await self._try(
+                partial(Turn, stop, on_text, bool(tools), (max_tokens + self.thinking_room) * MAX_CHARS_PER_TOKEN),
+                partial(self._exchange, fields, segments, on_text is not None or on_call is not None, deadline_s),
+                on_call,
+                deadline_s,
+            )
+            self._has_taken_tools = self._has_taken_tools or bool(tools)
+            self._passes_stops = self._passes_stops or (turn.has_stopped and turn.ran_on)
+            if self.api == "completions" and turn.prompt_ids is not None:
+                _adopt_prompt_ids(segments, turn.prompt_ids)
+            return turn, generation
+
         deadline_s = self._deadline_s()
         try:
             if self.model is None:
@@ -152,21 +169,9 @@ class OpenAIPolicy(ServerPolicy):
                 if tools and self._picks_dialect and self._guess_dialect() is None:
                     self.dialect = None
                     raise NoToolsError(f"the model '{self.model}' was trained on tags")
-            fields = self._fields(segments, stop, max_tokens, sampling, tools, only_tool)
-            is_heard = on_text is not None or on_call is not None
-            turn, generation = await self._try(
-                partial(Turn, stop, on_text, bool(tools), max_tokens * MAX_CHARS_PER_TOKEN),
-                partial(self._exchange, fields, segments, is_heard, deadline_s),
-                on_call,
-                deadline_s,
-            )
+            return await self._asked(ask)
         except (TimeoutError, TransientError) as error:
             raise self._policy_error(error) from error
-        self._has_taken_tools = self._has_taken_tools or bool(tools)
-        self._passes_stops = self._passes_stops or (turn.has_stopped and turn.ran_on)
-        if self.api == "completions" and turn.prompt_ids is not None:
-            _adopt_prompt_ids(segments, turn.prompt_ids)
-        return generation
 
     # ---- the request -------------------------------------------------------------------------------------------------
 
@@ -252,6 +257,17 @@ class OpenAIPolicy(ServerPolicy):
         fields["messages"] = _chat(segments, True)
         return True
 
+    def _learn_room(self, fields: dict[str, Any], detail: str) -> bool:
+        """Where the model's context is short, the room for thinking gives way before the question is given up."""
+        room = self.thinking_room
+        if not room or not (is_about_context(detail) or re.search(r"\bmax_(?:completion_)?tokens\b", detail)):
+            return False
+        smaller = room // 2 if room >= _LEAST_THINKING else 0
+        fields["max_tokens"] -= room - smaller
+        self._most_thinking = smaller
+        log.warning("%s has no room for so much thinking: %d tokens a turn from now on", self._who, smaller)
+        return True
+
     def _without_tools(self, error: Exception) -> NoToolsError:
         """The server takes no tools: this policy is asked in tags from now on, unless someone insists on tools."""
         if self.dialect is not None:
@@ -272,7 +288,7 @@ class OpenAIPolicy(ServerPolicy):
     ) -> None:
         """Send the request and feed the turn with what comes back."""
         path = "chat/completions" if self.api == "chat" else "completions"
-        for _ in range(len(_OPTIONAL_FIELDS) + 5):
+        for _ in range(len(_OPTIONAL_FIELDS) + 10):
             body = self._body(fields, self._streams_for(is_heard, "stop" in fields))
             streams = bool(body.get("stream"))
             start_s = time.monotonic()
@@ -310,6 +326,7 @@ class OpenAIPolicy(ServerPolicy):
             self._learn(body, detail)
             or self._learn_stream(body, detail)
             or self._learn_reasoning(fields, segments, detail)
+            or self._learn_room(fields, detail)
         ):
             return
         error = await self._status_error(response, key)

@@ -181,6 +181,7 @@ class Turn:
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
         self._num_tokens: int | None = None
+        self._num_hidden = 0  # of them those of thoughts, where the server tells
         self._finish_reason: str | None = None
         self._matched: object = None
         self._is_without_choice: bool | None = None  # not known yet
@@ -195,6 +196,27 @@ class Turn:
         """Pieces of a call have gone to `on_call`."""
         self.said = said
         """What has gone to `on_text`, in this attempt or one before it."""
+
+    @property
+    def has_thought(self) -> bool:
+        """The model thought, and that is no part of what it said."""
+        return bool(self._reasoning or self._thought.text or self._num_hidden or self._thought_in_tags)
+
+    @property
+    def is_all_thought(self) -> bool:
+        """It ran out of tokens before it said anything. Where nothing came at all, a server keeps its thoughts to itself."""
+        said = self._content.removeprefix(self._thought_in_tags)
+        is_silent = not self._calls and not said.strip() and (self.has_thought or not self._content)
+        return self._finish_reason in _LENGTH and is_silent
+
+    @property
+    def _thought_in_tags(self) -> str:
+        """What stands before the answer of a model with tools where its server does not tell thoughts apart. In a dialect of
+        tags a thought is a part of the turn."""
+        if not (self._with_calls and self._content.lstrip().startswith(grammar.opening(grammar.THINK))):
+            return ""
+        end = self._content.find(grammar.closing(grammar.THINK))
+        return self._content if end < 0 else self._content[: end + len(grammar.closing(grammar.THINK))]
 
     def text_alone(self, payload: Any) -> str | None:
         """The text of a chunk that holds nothing else that counts, as nearly all are; None if it has to be fed.
@@ -245,6 +267,9 @@ class Turn:
         if usage is not None and isinstance(usage, dict) and is_count(usage.get("completion_tokens")):
             self._num_tokens = usage["completion_tokens"]
             self._usage = {name: value for name, value in usage.items() if is_count(value)}
+            details = usage.get("completion_tokens_details")
+            hidden = details.get("reasoning_tokens") if isinstance(details, dict) else None
+            self._num_hidden = hidden if is_count(hidden) else 0
         choices = get("choices")
         if not isinstance(choices, list):
             raise PolicyError(f"the server's answer has no 'choices': {short(payload)}")
@@ -423,17 +448,25 @@ class Turn:
         ids = self._token_ids if is_exact else None
         calls = self._whole_calls()
         written = [self._text, *self._reasoning, *(part for call in calls for part in (call.name, call.arguments))]
+        num_tokens = self._num_tokens or len(self._token_ids) or count_tokens("".join(written))
         return Generation(
             self._text,
             finish,
             token_ids=ids,
             logprobs=self._logprobs if ids is not None and len(self._logprobs) == len(ids) else None,
-            num_tokens=self._num_tokens or len(self._token_ids) or count_tokens("".join(written)),
+            num_tokens=num_tokens,
+            num_thought=min(num_tokens, self._count_thought(num_tokens, count_tokens)),
             restored=restored,
             calls=calls or None,
             reasoning="".join(self._reasoning) or None,
             usage=self._usage,
         )
+
+    def _count_thought(self, num_tokens: int, count_tokens: Callable[[str], int]) -> int:
+        """How many of the turn's tokens are thoughts that do not stand in what was said."""
+        if self._thought.text:  # they are a part of its text
+            return 0
+        return self._num_hidden or count_tokens("".join(self._reasoning) or self._thought_in_tags)
 
     def _whole_calls(self) -> list[Call]:
         """All calls, each with an id of its own: results go back by it, and some servers give several calls the same."""

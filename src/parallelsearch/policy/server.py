@@ -17,6 +17,7 @@ import os
 import re
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -29,6 +30,8 @@ from parallelsearch.policy.openai_wire import EventReader, Mould, Turn, read_jso
 
 log = logging.getLogger(__name__)
 
+THINKING_TOKENS = 4096
+"""How much a turn may think, beside what it says."""
 MAX_CHARS_PER_TOKEN = 128
 """No tokenizer has longer ones; a stream that goes on past so many does not keep to its limit."""
 _GRACE_S = 0.5
@@ -65,6 +68,7 @@ class ServerPolicy(Policy):
         "stream": bool,
         "dialect": str,
         "reasoning_effort": str,
+        "thinking_tokens": int,
     }
     """What may stand after `?` in an address."""
     example = "http://localhost:8000/v1"
@@ -86,6 +90,7 @@ class ServerPolicy(Policy):
         max_wait_s: float = 60.0,
         stream: bool | None = None,
         reasoning_effort: str | None = None,
+        thinking_tokens: int = THINKING_TOKENS,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
         shown = without_secrets(base_url.rstrip("/"))
@@ -98,6 +103,8 @@ class ServerPolicy(Policy):
             raise UsageError(f"'{shown}' is not an address of a server; write it like {self.example}")
         if max_attempts < 1 or not all(seconds > 0 for seconds in (timeout_s, connect_timeout_s, read_timeout_s)):
             raise UsageError("max_attempts and the time-outs of a model server must be greater than zero")
+        if thinking_tokens < 0:
+            raise UsageError(f"thinking_tokens is how much a turn may think beside its answer, not {thinking_tokens}")
         self._url = base_url
         self.base_url = shown
         self.model = model or None
@@ -108,6 +115,9 @@ class ServerPolicy(Policy):
         self._stream_asked = stream
         self._streams_all = self.streams_unheard if stream is None else stream
         self.reasoning_effort = reasoning_effort
+        self.thinking_tokens = thinking_tokens
+        self._most_thinking = thinking_tokens  # less where the server has no room for so much
+        self._thinks = False
         self.extra_body = dict(extra_body or {})
         try:
             json.dumps(self.extra_body)
@@ -156,6 +166,39 @@ class ServerPolicy(Policy):
             log.warning("%s does not take %s; asked without from now on", self._who, ", ".join(sorted(fields)))
         self._unknown_fields |= fields
         return bool(fields)
+
+    # ---- thinking ----------------------------------------------------------------------------------------------------
+
+    @property
+    def thinking_room(self) -> int:
+        """How many tokens a turn has for thinking, beside those for what it says."""
+        return self._most_thinking if self._thinks else 0
+
+    def _how_it_thinks(self) -> dict[str, Any]:
+        """For `describe`: what was set of it."""
+        is_usual = self.thinking_tokens == THINKING_TOKENS
+        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        return effort | ({} if is_usual else {"thinking_tokens": self.thinking_tokens})
+
+    async def _asked(self, ask: Callable[[], Awaitable[tuple[Turn, Generation]]]) -> Generation:
+        """The turn; once more where it thought until its tokens were used up and had no room for that yet."""
+        had_room = self.thinking_room > 0
+        turn, generation = await ask()
+        if turn.is_all_thought and not had_room and self._most_thinking and not turn.said:
+            self._thinks = had_room = True
+            spent = Counter(generation.usage or {})
+            turn, generation = await ask()
+            spent.update(generation.usage or {})
+            generation.usage = dict(spent) or None
+        self._thinks = self._thinks or turn.has_thought
+        if turn.is_all_thought and had_room:
+            log.warning(
+                "%s thought until the turn's tokens were used up and said nothing; raise thinking_tokens (%d), or set "
+                "reasoning_effort=low",
+                self._who,
+                self.thinking_tokens,
+            )
+        return generation
 
     # ---- streamed or whole -------------------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from typing import Any
 
 from parallelsearch.answers import f1
 from parallelsearch.errors import DataError, ParallelSearchError
-from parallelsearch.evaluation.metrics import passages_cut
 from parallelsearch.evaluation.plots import Figure, Series, save_grid
 from parallelsearch.files import write_lines
 from parallelsearch.rewards import PARTS
@@ -65,9 +64,8 @@ def trajectory_metrics(trajectories: Sequence[Trajectory], samples_per_question:
         sums.add("llm_calls", trajectory.num_llm_calls)
         sums.add("searches", trajectory.num_searches)
         sums.add("subqueries", trajectory.num_subqueries)
-        num_shown, num_cut = passages_cut(trajectory)
-        if num_shown:
-            sums.add("passages_cut", num_cut / num_shown)
+        if num_shown := trajectory.num_passages_shown:
+            sums.add("passages_cut", trajectory.num_passages_cut / num_shown)
         sums.add("search_rate", float(trajectory.num_searches > 0))
         sums.add("invalid_turns", len(trajectory.invalid_turns))
         sums.add("turns_with_problems", sum(bool(turn.problems) for turn in trajectory.turns))

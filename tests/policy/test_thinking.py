@@ -1,0 +1,198 @@
+"""`openai:` with a model that thinks before it speaks, on the wire: the room for its thoughts, and what they cost.
+
+The server keeps to the limit of tokens it is given, as real ones do: a model that thinks longer than that says nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+from fault_server import (
+    DONE,
+    PASSAGES,
+    QUESTION,
+    SEARCH,
+    Behaviour,
+    Exchange,
+    FaultServer,
+    chunk,
+    engine,
+    policy_for,
+    status,
+)
+
+from parallelsearch.errors import UsageError
+from parallelsearch.limits import Limits, Prices
+from parallelsearch.policy.openai import OpenAIPolicy
+from parallelsearch.retrieval.bm25 import BM25Retriever
+from parallelsearch.rollout import rollout
+from parallelsearch.search import Search
+from parallelsearch.trajectory import Trajectory
+
+How = Literal["hidden", "silent", "apart", "tags"]
+"""A server tells only how long the model thought; not even that; gives the thought apart; or leaves it in the text."""
+SAYS = 20
+"""Tokens that a turn of the model has beside its thought."""
+
+
+def thinker(thinks: int = 1500, how: How = "apart", context: int | None = None) -> Behaviour:
+    """A model that thinks so many tokens, then calls the search, and, once it has results, answers."""
+
+    async def behave(exchange: Exchange) -> None:
+        body = exchange.request.body
+        room = body.get("max_completion_tokens") or body["max_tokens"]
+        if context is not None and room > context:
+            await status(400, {"error": {"message": f"max_tokens is too large: {room}. Context length: {context}"}})(
+                exchange
+            )
+            return
+        is_over = thinks + SAYS > room
+        thought = "so " * min(thinks, room)
+        has_results = any(message["role"] == "tool" for message in body["messages"])
+        call = {"name": "search", "arguments": json.dumps({"queries": ["Monet born", "Pissarro born"]})}
+        delta: dict[str, Any] = {}
+        text = ""
+        if how == "tags":
+            text = f"<think>{thought}" + ("" if is_over else "</think>")
+        elif how == "apart":
+            delta["reasoning_content"] = thought
+        if not is_over and has_results:
+            text += "Pissarro"
+        elif not is_over:
+            delta["tool_calls"] = [{"index": 0, "id": "a", "type": "function", "function": call}]
+        written = min(thinks + SAYS, room)
+        usage: dict[str, Any] = {"prompt_tokens": 100, "completion_tokens": written, "total_tokens": 100 + written}
+        if how == "hidden":
+            usage["completion_tokens_details"] = {"reasoning_tokens": min(thinks, room)}
+        finish = "length" if is_over else "stop" if has_results else "tool_calls"
+        if body.get("stream"):
+            await exchange.head(200, "text/event-stream")
+            for event in (chunk(text or None, delta=delta), chunk(finish=finish, usage=usage), DONE):
+                await exchange.send(f"{event}\n\n".encode())
+            await exchange.end()
+            return
+        for one in delta.get("tool_calls", ()):
+            one.pop("index")
+        message = {"role": "assistant", "content": text, **delta}
+        choice = {"index": 0, "message": message, "finish_reason": finish}
+        await exchange.body(json.dumps({"id": "c", "choices": [choice], "usage": usage}).encode())
+
+    return behave
+
+
+async def ask(policy: OpenAIPolicy, limits: Limits | None = None, **options: Any) -> Trajectory:
+    search = Search(BM25Retriever.from_passages(PASSAGES), k=1)
+    try:
+        return await rollout(QUESTION, policy, search, limits, **options)
+    finally:
+        await search.aclose()
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("how", ["hidden", "silent", "apart"])
+async def test_who_thinks_longer_than_a_turn_is_asked_once_more_with_room(how: How, streams: bool) -> None:
+    async with FaultServer(thinker(how=how)) as server:
+        policy = policy_for(server)
+        trajectory = await ask(policy, streaming_dispatch=streams)
+        again = await ask(policy, streaming_dispatch=streams)
+        await policy.aclose()
+    assert (trajectory.answer, trajectory.stop, trajectory.is_split) == ("Pissarro", "answer", True)
+    assert [body["max_tokens"] for body in server.bodies] == [500, 4596, 4596, 4596, 4596]
+    # The call that brought nothing is billed with the one that took its place.
+    assert trajectory.turns[0].usage == {"prompt_tokens": 200, "completion_tokens": 2020, "total_tokens": 2220}
+    assert again.answer == "Pissarro"
+    assert again.num_llm_calls == trajectory.num_llm_calls == 2
+
+
+async def test_a_thought_in_tags_that_was_shown_gives_the_next_turn_room(caplog: pytest.LogCaptureFixture) -> None:
+    async with FaultServer(thinker(how="tags")) as server:
+        policy = policy_for(server)
+        shown: list[str] = []
+        trajectory = await ask(policy, on_event=lambda event: shown.append(event.text))
+        await policy.aclose()
+    assert trajectory.answer == "Pissarro"
+    assert [body["max_tokens"] for body in server.bodies] == [500, 4596, 4596]
+    assert [turn.action for turn in trajectory.turns] == [None, "search", "answer"]
+    assert "raise thinking_tokens" not in caplog.text  # it has them now
+
+
+async def test_questions_side_by_side_are_each_asked_again() -> None:
+    async with FaultServer(thinker()) as server:
+        policy = policy_for(server)
+        done = await asyncio.gather(*(ask(policy) for _ in range(4)))
+        await policy.aclose()
+    assert [(one.answer, one.num_llm_calls) for one in done] == [("Pissarro", 2)] * 4
+
+
+@pytest.mark.parametrize("how", ["hidden", "apart", "tags"])
+async def test_thoughts_take_no_room_from_the_conversation(how: How) -> None:
+    """Two turns of 4,000 tokens of thought: more than the 6,000 of a conversation."""
+    async with FaultServer(thinker(4000, how)) as server:
+        policy = policy_for(server)
+        trajectory = await ask(policy)
+        await policy.aclose()
+    assert (trajectory.answer, trajectory.stop) == ("Pissarro", "answer")
+    assert sum((turn.usage or {})["completion_tokens"] for turn in trajectory.turns) > 8000
+
+
+async def test_thoughts_count_towards_what_may_be_billed() -> None:
+    limits = Limits(max_cost=0.02, prices=Prices(1.0, 10.0))
+    async with FaultServer(thinker(4000)) as server:
+        policy = policy_for(server)
+        trajectory = await ask(policy, limits)
+        roomy = await ask(policy, replace(limits, max_cost=1.0))
+        await policy.aclose()
+    assert trajectory.answer is None
+    assert "max_cost=0.02 left no room" in (trajectory.why_no_answer or "")
+    assert roomy.answer == "Pissarro"
+
+
+async def test_a_short_context_has_less_room_for_thoughts(caplog: pytest.LogCaptureFixture) -> None:
+    async with FaultServer(thinker(1200, context=2048)) as server:
+        policy = policy_for(server)
+        trajectory = await ask(policy)
+        manifest = policy.describe()
+        await policy.aclose()
+    assert trajectory.answer == "Pissarro"
+    assert [body["max_tokens"] for body in server.bodies] == [500, 4596, 2548, 1524, 1524]
+    assert "has no room for so much thinking: 1024 tokens a turn from now on" in caplog.text
+    assert "thinking_tokens" not in manifest  # nobody set it
+
+
+async def test_who_thinks_on_and_on_is_told_what_to_raise(caplog: pytest.LogCaptureFixture) -> None:
+    async with FaultServer(thinker(100_000)) as server:
+        policy = policy_for(server, thinking_tokens=700)
+        trajectory = await ask(policy, Limits(max_turns=1))
+        await policy.aclose()
+    assert trajectory.answer is None
+    assert {body["max_tokens"] for body in server.bodies[1:]} == {1200}
+    assert "raise thinking_tokens (700), or set reasoning_effort=low" in caplog.text
+
+
+async def test_who_does_not_think_has_no_more_room_and_is_asked_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    async with FaultServer(engine("<think> " + "so " * 400, finish="length")) as server:  # a policy of tags, cut off
+        policy = policy_for(server, dialect="parallel")
+        await ask(policy, Limits(max_turns=1))
+        await policy.aclose()
+    assert {body["max_tokens"] for body in server.bodies} == {500}
+    async with FaultServer(engine(SEARCH)) as server:
+        policy = policy_for(server, thinking_tokens=0)
+        await ask(policy, Limits(max_turns=1))
+        await policy.aclose()
+    assert {body["max_tokens"] for body in server.bodies} == {500}
+    assert not caplog.records
+
+
+def test_the_room_is_an_option_of_the_address_and_told_where_it_was_set() -> None:
+    policy = OpenAIPolicy.from_address("http://localhost:1/v1?thinking_tokens=9000&reasoning_effort=high#m")
+    assert policy.thinking_tokens == 9000
+    assert policy.describe()["thinking_tokens"] == 9000
+    assert policy.describe()["reasoning_effort"] == "high"
+    with pytest.raises(UsageError, match="not -1"):
+        OpenAIPolicy.from_address("http://localhost:1/v1?thinking_tokens=-1#m")
