@@ -109,14 +109,17 @@ class Policy(ABC):
     """The name of the dialect it was trained on, where that is known: taken where nobody asks for another."""
     address: str | None = None
     """What it was opened by (`addresses.py`), where it was by an address."""
-    thinking_room: int = 0
-    """Tokens that a turn may have for thoughts, on top of `max_tokens`: billed, and no part of the conversation."""
     begins_turns: bool = False
     """What is inserted last is the beginning of the turn that it then writes, also in a chat."""
     takes_tools: bool = False
     """It can be asked in a dialect with tools: `prompt` and `generate` then get `tools`, and `generate` an `on_call`."""
     chooses_tools: bool = False
     """`generate` also takes `only_tool`: the tool that this turn must call, or "" where it must call none."""
+
+    @property
+    def thinking_room(self) -> int:
+        """Tokens that a turn may have for thoughts, on top of `max_tokens`: billed, and no part of the conversation."""
+        return 0
 
     def prompt(self, text: str, question: str) -> Segment:
         """The first segment: the prompt in the engine's own form (chat template, token ids). `question` is for policies

@@ -268,7 +268,7 @@ class Turn:
             self._num_tokens = usage["completion_tokens"]
             self._usage = {name: value for name, value in usage.items() if is_count(value)}
             details = usage.get("completion_tokens_details")
-            hidden = details.get("reasoning_tokens") if isinstance(details, dict) else None
+            hidden: Any = details.get("reasoning_tokens") if isinstance(details, dict) else None
             self._num_hidden = hidden if is_count(hidden) else 0
         choices = get("choices")
         if not isinstance(choices, list):
