@@ -99,19 +99,21 @@ class Question:
 
 @dataclass(slots=True)
 class Call:
-    """A call of a tool as the model made it. `arguments` is its raw text, which may not be JSON."""
+    """A call of a tool as the model made it. `arguments` is its raw text, which may not be JSON. `extra` is what a server
+    puts beside a call and wants back with it (Gemini's signature of the thought before it)."""
 
     id: str
     name: str
     arguments: str
+    extra: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
 class Segment:
     """A stretch of text with one author. `restored` is the stop string a server had stripped: shown, never trained on.
     A model that calls tools has `calls` beside its text, and `reasoning` where a server gives it apart; what came back for a
-    call has its `call_id`. `raw` is the message in the server's own form, kept only where the server wants it back unchanged
-    and it cannot be made from the rest (signed thinking)."""
+    call has its `call_id`. `raw` is the message in the server's own form, or what it knows of its thoughts, kept only where
+    the server wants it back unchanged and it cannot be made from the rest (signed thinking)."""
 
     author: Author
     text: str

@@ -32,7 +32,7 @@ from parallelsearch.policy.openai import OpenAIPolicy
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
-from parallelsearch.trajectory import Trajectory
+from parallelsearch.trajectory import Trajectory, trajectory_from_dict
 
 How = Literal["hidden", "silent", "apart", "tags"]
 """A server tells only how long the model thought; not even that; gives the thought apart; or leaves it in the text."""
@@ -187,6 +187,107 @@ async def test_who_does_not_think_has_no_more_room_and_is_asked_once(caplog: pyt
         await policy.aclose()
     assert {body["max_tokens"] for body in server.bodies} == {500}
     assert not caplog.records
+
+
+SIGNATURE = {"google": {"thought_signature": "AY89a18I/=="}}
+CALLS = [
+    {
+        "id": name,
+        "type": "function",
+        "function": {"name": "search", "arguments": json.dumps({"queries": [f"{name} born"]})},
+        **extra,
+    }
+    for name, extra in (("Monet", {"extra_content": SIGNATURE}), ("Pissarro", {}))
+]
+"""Of calls side by side, Gemini signs the first."""
+DETAILS = [
+    {"type": "reasoning.text", "text": "Two people.", "signature": "s1", "index": 0, "format": "f"},
+    {"type": "reasoning.encrypted", "data": "xyz", "index": 1, "format": "f"},
+]
+
+
+def signing(wants: str, delta: dict[str, Any], pieces: list[dict[str, Any]]) -> Behaviour:
+    """A server that refuses a chat without what it had put into `wants`, whole (`delta`) or streamed (`pieces`)."""
+
+    async def behave(exchange: Exchange) -> None:
+        body = exchange.request.body
+        said = [message for message in body["messages"] if message["role"] == "assistant"]
+        if said and wants not in json.dumps(said):
+            error = {
+                "error": {"code": 400, "message": "Function call is missing a thought_signature in functionCall parts"}
+            }
+            await exchange.body(json.dumps([error]).encode(), 400)
+            return
+        answer = {"content": "Pissarro"}
+        if body.get("stream"):
+            await exchange.head(200, "text/event-stream")
+            for piece in [answer] if said else pieces:
+                record = {"id": "c", "choices": [{"index": 0, "delta": piece, "finish_reason": None}]}
+                await exchange.send(f"data: {json.dumps(record)}\n\n".encode())
+            await exchange.send(f"{chunk(finish='stop' if said else 'tool_calls')}\n\n{DONE}\n\n".encode())
+            await exchange.end()
+            return
+        message = {"role": "assistant", **(answer if said else delta)}
+        choice = {"index": 0, "message": message, "finish_reason": "stop" if said else "tool_calls"}
+        await exchange.body(json.dumps({"id": "c", "choices": [choice]}).encode())
+
+    return behave
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_the_signature_of_a_call_goes_back_with_it(streams: bool) -> None:
+    first, second = ({"index": number, **call} for number, call in enumerate(CALLS))
+    late = {"index": 0, "function": {"arguments": ""}, "extra_content": SIGNATURE}
+    for pieces in (
+        [{"tool_calls": [first]}, {"tool_calls": [second]}],
+        [{"tool_calls": [{**first, "extra_content": None}]}, {"tool_calls": [late]}, {"tool_calls": [second]}],
+    ):
+        async with FaultServer(signing("thought_signature", {"tool_calls": CALLS}, pieces)) as server:
+            policy = policy_for(server)
+            trajectory = await ask(policy, streaming_dispatch=streams)
+            await policy.aclose()
+        assert trajectory.answer == "Pissarro", trajectory.error
+        sent = server.bodies[1]["messages"][1]["tool_calls"]
+        assert [call.get("extra_content") for call in sent] == [SIGNATURE, None]
+        again = trajectory_from_dict(json.loads(trajectory.to_json()))
+        assert again.segments[1].calls == trajectory.segments[1].calls
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_the_details_of_a_thought_go_back_as_they_came(streams: bool) -> None:
+    text, hidden = DETAILS
+    pieces: list[dict[str, Any]] = [
+        {"reasoning_details": [{**text, "text": "Two ", "signature": None}]},
+        {"reasoning_details": [{**text, "text": "people.", "signature": "s1"}]},
+        {"reasoning_details": [hidden]},
+        *({"tool_calls": [{"index": number, **call}]} for number, call in enumerate(CALLS)),
+    ]
+    async with FaultServer(signing("xyz", {"tool_calls": CALLS, "reasoning_details": DETAILS}, pieces)) as server:
+        policy = policy_for(server)
+        trajectory = await ask(policy, streaming_dispatch=streams)
+        await policy.aclose()
+    assert trajectory.answer == "Pissarro", trajectory.error
+    assert server.bodies[1]["messages"][1]["reasoning_details"] == DETAILS
+    assert trajectory.turns[0].thought == "Two people."
+
+
+async def test_details_that_a_server_will_not_have_back_are_left_out() -> None:
+    inner = signing("Monet", {"tool_calls": CALLS, "reasoning_details": DETAILS}, [])
+
+    async def behave(exchange: Exchange) -> None:
+        if any("reasoning_details" in message for message in exchange.request.body["messages"]):
+            message = "messages.1: property 'reasoning_details' is unsupported"
+            await exchange.body(json.dumps({"error": {"message": message}}).encode(), 400)
+        else:
+            await inner(exchange)
+
+    async with FaultServer(behave) as server:
+        policy = policy_for(server, stream=False)
+        trajectory = await ask(policy)
+        again = await ask(policy)
+        await policy.aclose()
+    assert [trajectory.answer, again.answer] == ["Pissarro", "Pissarro"]
+    assert len(server.bodies) == 5
 
 
 def test_the_room_is_an_option_of_the_address_and_told_where_it_was_set() -> None:

@@ -86,6 +86,8 @@ def error_detail(response: Response) -> str:
         body = response.text
         if body[:_MAX_PAGE].lstrip().startswith("<"):
             body = html.unescape(_MARKUP.sub(" ", body[:_MAX_PAGE]))
+    if isinstance(body, list) and len(body) == 1:  # Google's
+        (body,) = body
     for _ in range(2):  # {"error": {"message": ...}}, {"error": ...}, {"detail": ...}
         if isinstance(body, dict):
             body = next((body[key] for key in ("error", "message", "detail") if body.get(key)), body)

@@ -87,6 +87,7 @@ class OpenAIPolicy(ServerPolicy):
         self.dialect = dialect or self._guess_dialect()
         self._has_taken_tools = False
         self._sends_reasoning = False
+        self._sends_details = True
         self._encode = encode
         self._max_tokens_field = "max_tokens"
         self._passes_stops = False
@@ -195,7 +196,7 @@ class OpenAIPolicy(ServerPolicy):
                 chosen = {"type": "function", "function": {"name": only_tool}}
                 fields["tool_choice"] = chosen if only_tool else "none"
         if self.api == "chat":
-            fields["messages"] = _chat(segments, self._sends_reasoning) if tools else _messages(segments)
+            fields["messages"] = self._chat(segments) if tools else _messages(segments)
         else:
             ids = [segment.token_ids for segment in segments]
             known = [item for part in ids if part is not None for item in part]
@@ -250,12 +251,21 @@ class OpenAIPolicy(ServerPolicy):
         )
 
     def _learn_reasoning(self, fields: dict[str, Any], segments: Sequence[Segment], detail: str) -> bool:
-        """Some servers want the reasoning of earlier turns back, others refuse it: it is sent where one asks for it."""
-        if self._sends_reasoning or "reasoning_content" not in detail or "tools" not in fields:
+        """Some servers want the reasoning of earlier turns back, others refuse it: it is sent where one asks for it. What a
+        server gave in a form of its own goes back to it, unless it refuses that."""
+        if "tools" not in fields:
             return False
-        self._sends_reasoning = True
-        fields["messages"] = _chat(segments, True)
+        if self._sends_details and "reasoning_details" in detail and any(segment.raw for segment in segments):
+            self._sends_details = False
+        elif not self._sends_reasoning and "reasoning_content" in detail:
+            self._sends_reasoning = True
+        else:
+            return False
+        fields["messages"] = self._chat(segments)
         return True
+
+    def _chat(self, segments: Sequence[Segment]) -> list[dict[str, Any]]:
+        return _chat(segments, self._sends_reasoning, self._sends_details)
 
     def _learn_room(self, fields: dict[str, Any], detail: str) -> bool:
         """Where the model's context is short, the room for thinking gives way before the question is given up."""
@@ -388,7 +398,7 @@ def _messages(segments: Sequence[Segment]) -> list[dict[str, str]]:
     return messages
 
 
-def _chat(segments: Sequence[Segment], sends_reasoning: bool) -> list[dict[str, Any]]:
+def _chat(segments: Sequence[Segment], sends_reasoning: bool, sends_details: bool) -> list[dict[str, Any]]:
     """The chat of a dialect with tools: what the model called stands in its message, each result in a message of its own."""
     messages: list[dict[str, Any]] = []
     for segment in segments:
@@ -399,13 +409,20 @@ def _chat(segments: Sequence[Segment], sends_reasoning: bool) -> list[dict[str, 
         message: dict[str, Any] = {"role": "assistant", "content": segment.text or None}
         if segment.calls:
             message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                    **({"extra_content": call.extra} if call.extra else {}),
+                }
                 for call in segment.calls
             ]
         elif not segment.text:
             message["content"] = ""
         if segment.reasoning and sends_reasoning:
             message["reasoning_content"] = segment.reasoning
+        if segment.raw and sends_details:
+            message["reasoning_details"] = segment.raw
         messages.append(message)
     return messages
 

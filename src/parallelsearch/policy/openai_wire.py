@@ -173,6 +173,7 @@ class Turn:
         self._last_place = 0
         self._begun: dict[int, tuple[str, str]] = {}  # id and name of a call that has no arguments yet, by its index
         self._reasoning: list[str] = []
+        self._details: list[dict[str, Any]] = []
         self._usage: dict[str, int] | None = None
         self._content = ""
         self._half = ""
@@ -289,7 +290,10 @@ class Turn:
         message = get("delta") or get("message") or {}
         if not isinstance(message, dict):
             raise PolicyError(f"the server sent {short(message)} where a message belongs")
-        thought = message.get("reasoning_content") or message.get("reasoning")
+        details = message.get("reasoning_details")
+        if isinstance(details, list) and self._with_calls:
+            _gather(self._details, details)
+        thought = message.get("reasoning_content") or message.get("reasoning") or details
         if thought:
             self._add_thought(_words(thought))
         calls = message.get("tool_calls")
@@ -342,6 +346,7 @@ class Turn:
                 if name:
                     self._begun[index] = id, name
                 if not text.strip():
+                    self._calls[number].keep(piece)
                     continue
                 id, name = self._begun.pop(index)
                 number = None
@@ -350,6 +355,7 @@ class Turn:
                 # A piece without an id belongs to the last call of its index.
                 self._numbers[index, id] = self._numbers[index, ""] = number
             call = self._calls.setdefault(number, CallSoFar())
+            call.keep(piece)
             call.id = call.id or id
             if name.removeprefix(_NAMESPACE) != call.name:  # some servers repeat it in every piece
                 call.name = (call.name + name).removeprefix(_NAMESPACE)
@@ -460,6 +466,7 @@ class Turn:
             calls=calls or None,
             reasoning="".join(self._reasoning) or None,
             usage=self._usage,
+            raw=self._details or None,
         )
 
     def _count_thought(self, num_tokens: int, count_tokens: Callable[[str], int]) -> int:
@@ -475,7 +482,7 @@ class Turn:
             id = call.id or f"call-{number}"
             while id in calls:
                 id = f"{id}-{number}"
-            calls[id] = Call(id, call.name, "".join(call.arguments))
+            calls[id] = Call(id, call.name, "".join(call.arguments), call.extra)
         return list(calls.values())
 
     def _ending(self) -> tuple[Finish, str | None]:
@@ -501,6 +508,13 @@ class CallSoFar:
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
+    extra: dict[str, Any] | None = None
+
+    def keep(self, piece: dict[str, Any]) -> None:
+        """What stands beside the call and has to go back with it."""
+        extra = piece.get("extra_content")
+        if isinstance(extra, dict) and extra:
+            self.extra = {**(self.extra or {}), **extra}
 
     @property
     def is_whole(self) -> bool:
@@ -586,6 +600,20 @@ def _reported_error(error: object) -> PolicyError | TransientError:
 def is_unreadable_call(detail: str) -> bool:
     """The model called a tool and made a mistake in it, says the server. It may do better at another try."""
     return _UNREADABLE_CALL.search(detail) is not None
+
+
+def _gather(details: list[dict[str, Any]], pieces: list[Any]) -> None:
+    """OpenRouter's account of a thought, which goes back as it came. In a stream one text of it comes in many pieces."""
+    for piece in pieces:
+        if not isinstance(piece, dict):
+            continue
+        last = details[-1] if details else {}
+        key = next((key for key in _THOUGHT_KEYS if isinstance(piece.get(key), str)), None)
+        goes_on = all(last.get(name) == piece.get(name) for name in ("type", "index", "id"))
+        if key is not None and goes_on and isinstance(last.get(key), str) and not last.get("signature"):
+            last |= {**piece, key: last[key] + piece[key]}
+        else:
+            details.append(dict(piece))
 
 
 def _is_thought(part: object) -> bool:
