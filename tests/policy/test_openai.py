@@ -517,7 +517,7 @@ async def test_model_that_cannot_be_guessed(behaviour: Any, words: str) -> None:
     ("listing", "words"),
     [
         (models("big", "small"), "has no model 'tiny'; it has: big, small"),
-        (models("tiny"), "not this kind of call; write ?api=chat or ?api=completions before the"),
+        (models("tiny"), "not this kind of call; write ?api=completions or ?api=responses before the"),
         (status(404), "Most end in /v1, like http://127.0.0.1:8000/v1"),
         (hang_up, "Most end in /v1"),
     ],
@@ -558,7 +558,7 @@ def test_address_with_everything() -> None:
         ("localhost:8000/v1#m", "write it like http://localhost:8000/v1"),
         ("#m", "not an address of a server"),
         ("http://[::1/v1", "not an address of a server"),
-        ("http://h/v1?api=tools", "api is 'chat' or 'completions', not 'tools'"),
+        ("http://h/v1?api=tools", "api is 'chat', 'completions' or 'responses', not 'tools'"),
         ("http://h/v1?timeout=5", r"a model server has no option 'timeout'. Did you mean 'timeout_s'\? It has: api"),
         ("http://h/v1?max_attempts=many", "max_attempts of a model server is a whole number, not 'many'"),
         ("http://h/v1?token_ids=perhaps", "token_ids of a model server is 0 or 1, not 'perhaps'"),

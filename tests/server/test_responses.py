@@ -16,6 +16,8 @@ from search_process import PASSAGES, FewPassages, SearchProcess, holding
 from parallelsearch import grammar
 from parallelsearch.errors import SearchError
 from parallelsearch.limits import Limits
+from parallelsearch.policy.base import Sampling
+from parallelsearch.policy.openai import OpenAIPolicy
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.search import Search
@@ -51,6 +53,21 @@ def post(server: SearchProcess, body) -> tuple[int, dict]:
 
 def without_ids(items) -> list[dict]:
     return [item.model_dump(exclude={"id"}) for item in items]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_our_own_client_reads_what_our_own_server_says(server: SearchProcess, stream: bool):
+    policy = OpenAIPolicy(root_url(server) + "/v1", MODEL, api="responses", stream=stream)
+    try:
+        said = await policy.generate(
+            [policy.prompt(CAPITALS, CAPITALS)], stop=(), max_tokens=200, sampling=Sampling(), session="s"
+        )
+    finally:
+        await policy.aclose()
+    assert said.text.endswith("Paris and Rome")
+    assert "Two things, independent." in said.text  # in a dialect of tags a thought is a part of the turn
+    assert said.usage is not None
+    assert said.usage["completion_tokens"] > 0
 
 
 # ---- whole -----------------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """A policy behind any OpenAI-compatible server: one HTTP request a turn, with time-outs and retries.
 
 `chat` sends the prompt and the results as user messages, since most chat servers cannot go on with an assistant message;
-`completions` sends the whole text and is continued where it ends. Whatever a server does at a stop string (strip it, keep
-it, run past it), the turn ends with it; see `openai_wire`, which reads the answers. Connections, keys, time-outs and retries
-are in `server`.
+`completions` sends the whole text and is continued where it ends; `responses` sends items, and is what OpenAI's reasoning
+models call functions in. Whatever a server does at a stop string (strip it, keep it, run past it), the turn ends with it;
+see `openai_wire` and `responses_wire`, which read the answers. Connections, keys, time-outs and retries are in `server`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from parallelsearch.errors import NoToolsError, PolicyError, TransientError, Usa
 from parallelsearch.http import Response, error_detail, retrying
 from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
 from parallelsearch.policy.openai_wire import Turn, is_unreadable_call, json_bytes
+from parallelsearch.policy.responses_wire import KEPT_THOUGHTS, ResponseTurn, input_of, tools_of
 from parallelsearch.policy.server import GATEWAY_TIMEOUTS, MAX_CHARS_PER_TOKEN, ServerPolicy, is_about_context
 from parallelsearch.trajectory import Author, Segment
 
 log = logging.getLogger(__name__)
 
-Api = Literal["chat", "completions"]
+Api = Literal["chat", "completions", "responses"]
+_PATHS: Mapping[str, str] = {"chat": "chat/completions", "completions": "completions", "responses": "responses"}
 
 _OPTIONAL_FIELDS = (
     "stream_options",
@@ -38,6 +40,9 @@ _OPTIONAL_FIELDS = (
     "parallel_tool_calls",
     "tool_choice",
     "reasoning_effort",
+    "reasoning",
+    "include",
+    "store",
 )
 """Sent where useful, left out from then on if a server says that it does not take them. Without `stop` a turn is cut here."""
 _LEAST_THINKING = 512
@@ -48,6 +53,8 @@ _TOOLS = re.compile(r"\btools?\b|tool[_ -]?(?:choice|call)|function.?call", re.I
 _ABOUT_TOOLS = (400, 404, 422, 500, 501)
 """With one of these a server says that it takes no tools; which one, differs. One that took them before means something
 else."""
+_RESPONSES = re.compile(r"(?:v1)?/responses\b|\bresponses api\b", re.I)
+"""Stands in the refusal of a model that calls functions nowhere else."""
 _TRAINED_ON_TAGS = re.compile(r"parallelsearch|\+(?:parallel|sequential)", re.I)
 
 
@@ -59,7 +66,9 @@ class OpenAIPolicy(ServerPolicy):
     those of `ServerPolicy`.
 
     `dialect` is how the model talks. Left out, a model whose name says that it was trained here gets tags, and every other
-    one behind `chat` tools; a server that takes none is asked in tags from then on, and that is said once.
+    one tools; a server that takes none is asked in tags from then on, and that is said once.
+
+    `api` left out is `chat`, and from then on `responses` where the server says that this model calls functions only there.
     """
 
     name = "openai"
@@ -70,7 +79,7 @@ class OpenAIPolicy(ServerPolicy):
         base_url: str,
         model: str | None = None,
         *,
-        api: Api = "chat",
+        api: Api | None = None,
         api_key_env: str = "OPENAI_API_KEY",
         token_ids: bool = False,
         dialect: str | None = None,
@@ -78,11 +87,14 @@ class OpenAIPolicy(ServerPolicy):
         **settings: Any,
     ) -> None:
         super().__init__(base_url, model, api_key_env=api_key_env, **settings)
-        if api not in ("chat", "completions"):
-            raise UsageError(f"api is 'chat' or 'completions', not '{api}'")
-        self.api: Api = api
+        if api is not None and api not in _PATHS:
+            raise UsageError(f"api is 'chat', 'completions' or 'responses', not '{api}'")
+        if api == "responses" and token_ids:
+            raise UsageError("the Responses API gives no token ids; take api=chat or api=completions with token_ids")
+        self.api: Api = api or "chat"
+        self._api_asked = api
         self.token_ids = token_ids
-        self.takes_tools = self.chooses_tools = api == "chat"
+        self.takes_tools = self.chooses_tools = api != "completions"
         self._picks_dialect = dialect is None
         self.dialect = dialect or self._guess_dialect()
         self._has_taken_tools = False
@@ -114,8 +126,8 @@ class OpenAIPolicy(ServerPolicy):
             "kind": self.name,
             "base_url": self.base_url,
             "model": self.model,
-            "api": self.api,
-            "continuation": "user-message" if self.api == "chat" else "text",
+            "api": self._api_asked or "chat",  # what a server makes of it shows at the first question
+            "continuation": "text" if self.api == "completions" else "user-message",
             "streams": self.streams,
             "token_ids": self.token_ids,
             "extra_body": self.extra_body,
@@ -149,9 +161,17 @@ class OpenAIPolicy(ServerPolicy):
         only_tool: str | None = None,
     ) -> Generation:
         async def ask() -> tuple[Turn, Generation]:
+            try:
+                return await ask_there()
+            except _OnlyInResponses as refusal:
+                self._turn_to_responses(refusal)
+                return await ask_there()
+
+        async def ask_there() -> tuple[Turn, Generation]:
             fields = self._fields(segments, stop, max_tokens + self.thinking_room, sampling, tools, only_tool)
+            kind = ResponseTurn if _api_of(fields) == "responses" else Turn
             turn, generation = await self._try(
-                partial(Turn, stop, on_text, bool(tools), (max_tokens + self.thinking_room) * MAX_CHARS_PER_TOKEN),
+                partial(kind, stop, on_text, bool(tools), (max_tokens + self.thinking_room) * MAX_CHARS_PER_TOKEN),
                 partial(self._exchange, fields, segments, on_text is not None or on_call is not None, deadline_s),
                 on_call,
                 deadline_s,
@@ -186,16 +206,22 @@ class OpenAIPolicy(ServerPolicy):
         only_tool: str | None = None,
     ) -> dict[str, Any]:
         fields: dict[str, Any] = {"model": self.model, "max_tokens": max_tokens, "temperature": sampling.temperature}
-        if stop:
+        is_response = self.api == "responses"
+        if stop and not is_response:  # that API knows none: the turn is cut here
             fields["stop"] = list(stop)
         if self.reasoning_effort is not None:
-            fields["reasoning_effort"] = self.reasoning_effort
+            effort = {"reasoning": {"effort": self.reasoning_effort}}
+            fields |= effort if is_response else {"reasoning_effort": self.reasoning_effort}
         if tools:
-            fields |= {"tools": [tool.schema() for tool in tools], "parallel_tool_calls": True}
+            fields["tools"] = tools_of(tools) if is_response else [tool.schema() for tool in tools]
+            fields["parallel_tool_calls"] = True
             if only_tool is not None:
-                chosen = {"type": "function", "function": {"name": only_tool}}
+                name = {"name": only_tool}
+                chosen = {"type": "function", **(name if is_response else {"function": name})}
                 fields["tool_choice"] = chosen if only_tool else "none"
-        if self.api == "chat":
+        if is_response:
+            fields |= {"input": input_of(segments), "store": False, "include": [KEPT_THOUGHTS]}
+        elif self.api == "chat":
             fields["messages"] = self._chat(segments) if tools else _messages(segments)
         else:
             ids = [segment.token_ids for segment in segments]
@@ -204,7 +230,7 @@ class OpenAIPolicy(ServerPolicy):
             fields["prompt"] = known if is_exact else "".join(segment.text for segment in segments)
         if sampling.top_p != 1.0:
             fields["top_p"] = sampling.top_p
-        if sampling.temperature > 0:
+        if sampling.temperature > 0 and not is_response:
             fields["seed"] = sampling.seed
         if self.token_ids:  # the ids hold the stop string, so the text has to hold it too
             fields |= {"return_token_ids": True, "include_stop_str_in_output": True}
@@ -230,11 +256,15 @@ class OpenAIPolicy(ServerPolicy):
             way = {key: value for key, value in way.items() if key not in self.extra_body}
             if not self.extra_body.get("stream", True):  # vLLM refuses options of a stream that is not asked for
                 way.pop("stream_options", None)
+        is_response = _api_of(fields) == "responses"
+        if is_response:
+            way = {key: value for key, value in way.items() if key != "stream_options"}
         body = {**way, **fields}
-        if not self._unknown_fields and self._max_tokens_field == "max_tokens":
+        max_tokens = "max_output_tokens" if is_response else self._max_tokens_field
+        if not self._unknown_fields and max_tokens == "max_tokens":
             return body
         return {
-            self._max_tokens_field if key == "max_tokens" else key: value
+            max_tokens if key == "max_tokens" else key: value
             for key, value in body.items()
             if key not in self._unknown_fields
         }
@@ -246,9 +276,10 @@ class OpenAIPolicy(ServerPolicy):
         if "max_completion_tokens" in detail and "max_tokens" in body:  # OpenAI's newer models
             self._max_tokens_field = "max_completion_tokens"
             return True
-        return self._leave_out(
-            {field for field in _OPTIONAL_FIELDS if field in body and re.search(rf"\b{field}\b", detail)}
-        )
+        named = {field for field in _OPTIONAL_FIELDS if field in body and re.search(rf"\b{field}\b", detail)}
+        if "include" in body and "encrypted content" in detail.lower():  # a model that does not think has none
+            named.add("include")
+        return self._leave_out(named)
 
     def _learn_reasoning(self, fields: dict[str, Any], segments: Sequence[Segment], detail: str) -> bool:
         """Some servers want the reasoning of earlier turns back, others refuse it: it is sent where one asks for it. What a
@@ -267,10 +298,18 @@ class OpenAIPolicy(ServerPolicy):
     def _chat(self, segments: Sequence[Segment]) -> list[dict[str, Any]]:
         return _chat(segments, self._sends_reasoning, self._sends_details)
 
+    def _turn_to_responses(self, refusal: Exception) -> None:
+        if self.api != "responses":  # another question may have found out before
+            log.warning(
+                "%s has functions for this model in the Responses API alone: asked there from now on", self._who
+            )
+            log.info("%s said: %s", self._who, refusal)
+        self.api = "responses"
+
     def _learn_room(self, fields: dict[str, Any], detail: str) -> bool:
         """Where the model's context is short, the room for thinking gives way before the question is given up."""
         room = self.thinking_room
-        if not room or not (is_about_context(detail) or re.search(r"\bmax_(?:completion_)?tokens\b", detail)):
+        if not room or not (is_about_context(detail) or re.search(r"\bmax_(?:completion_|output_)?tokens\b", detail)):
             return False
         smaller = room // 2 if room >= _LEAST_THINKING else 0
         fields["max_tokens"] -= room - smaller
@@ -297,7 +336,7 @@ class OpenAIPolicy(ServerPolicy):
         key: str | None,
     ) -> None:
         """Send the request and feed the turn with what comes back."""
-        path = "chat/completions" if self.api == "chat" else "completions"
+        path = _PATHS[_api_of(fields)]
         for _ in range(len(_OPTIONAL_FIELDS) + 10):
             body = self._body(fields, self._streams_for(is_heard, "stop" in fields))
             streams = bool(body.get("stream"))
@@ -332,6 +371,9 @@ class OpenAIPolicy(ServerPolicy):
         detail = error_detail(response)
         is_unreadable = is_unreadable_call(detail)
         is_refusal = response.status in (400, 422) and not is_unreadable
+        may_turn = self._api_asked is None and "tools" in body and _api_of(body) == "chat"
+        if may_turn and response.status in (400, 404) and _RESPONSES.search(detail):
+            raise _OnlyInResponses(detail)
         if is_refusal and (
             self._learn(body, detail)
             or self._learn_stream(body, detail)
@@ -355,10 +397,8 @@ class OpenAIPolicy(ServerPolicy):
         except (PolicyError, TransientError):
             return "Is the address complete? Most end in /v1, like http://127.0.0.1:8000/v1"
         if self.model in models:
-            return (
-                f"The server has the model '{self.model}' but not this kind of call; write ?api=chat or ?api=completions "
-                "before the '#'"
-            )
+            ways = " or ".join(f"?api={api}" for api in _PATHS if api != self.api)
+            return f"The server has the model '{self.model}' but not this kind of call; write {ways} before the '#'"
         return f"It has no model '{self.model}'; it has: {', '.join(models) or 'none'}"
 
     # ---- which model -------------------------------------------------------------------------------------------------
@@ -384,6 +424,15 @@ class OpenAIPolicy(ServerPolicy):
             raise PolicyError(f"{self._who} {found}. Name one, like {self.base_url}#{next(iter(models), 'MODEL')}")
         name, self.max_context = models.popitem()
         return name
+
+
+def _api_of(fields: Mapping[str, Any]) -> Api:
+    """Where a request belongs: the policy may have turned to another API since it was made."""
+    return "responses" if "input" in fields else "completions" if "prompt" in fields else "chat"
+
+
+class _OnlyInResponses(Exception):
+    """The model calls functions in the Responses API alone, says the server."""
 
 
 def _messages(segments: Sequence[Segment]) -> list[dict[str, str]]:

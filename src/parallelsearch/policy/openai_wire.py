@@ -295,7 +295,7 @@ class Turn:
             _gather(self._details, details)
         thought = message.get("reasoning_content") or message.get("reasoning") or details
         if thought:
-            self._add_thought(_words(thought))
+            self._add_thought(words_of(thought))
         calls = message.get("tool_calls")
         if not calls and (call := message.get("function_call")):  # as it was before there could be several
             calls = [{"index": 0, "function": call}]
@@ -305,7 +305,7 @@ class Turn:
         if type(content) is str:
             self._add_content(content)
         elif isinstance(content, list):
-            self._add_thought("".join(_words(part) for part in content if _is_thought(part)))
+            self._add_thought("".join(words_of(part) for part in content if _is_thought(part)))
             self._add_content(_string([part for part in content if not _is_thought(part)]))
         elif content:
             self._add_content(_string(content))
@@ -621,12 +621,12 @@ def _is_thought(part: object) -> bool:
     return isinstance(part, dict) and part.get("type") in ("reasoning", "thinking")
 
 
-def _words(thought: object, depth: int = 5) -> str:
+def words_of(thought: object, depth: int = 5) -> str:
     """The words of a thought: a text, or somewhere in the objects that gateways make of it. The turn does not hang on it."""
     if isinstance(thought, list) and depth:
-        return "".join(_words(part, depth - 1) for part in thought)
+        return "".join(words_of(part, depth - 1) for part in thought)
     if isinstance(thought, dict) and depth:
-        return next((words for key in _THOUGHT_KEYS if (words := _words(thought.get(key), depth - 1))), "")
+        return next((words for key in _THOUGHT_KEYS if (words := words_of(thought.get(key), depth - 1))), "")
     return thought if isinstance(thought, str) else ""
 
 
