@@ -135,7 +135,7 @@ class ResponseTurn(Turn):
     def _close(self, number: int, item: object) -> None:
         """The whole item. What came of it in pieces is not taken twice."""
         self._start(number, item)
-        if not isinstance(item, dict) or number not in self._items:
+        if not isinstance(item, dict) or number not in self._items or item.get("type") != self._items[number]["type"]:
             return
         self._items[number] = item
         if number in self._told:
