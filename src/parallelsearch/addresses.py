@@ -199,6 +199,7 @@ def _made(maker: Callable[[], object], rest: str, what: str) -> object:
 _WHERE = {"where": dict}
 _NPROBE = {"nprobe": int}
 _TIMEOUT = {"timeout_s": float}
+_WEB = {**_TIMEOUT, "site": str, "since": str}
 SEARCH_ADDRESSES = (
     Address("demo", "the embedded corpus", "data.demo:retriever", is_index=True),
     Address(
@@ -254,10 +255,10 @@ SEARCH_ADDRESSES = (
         "retrieval.remote:RemoteRetriever",
         options=_TIMEOUT,
     ),
-    Address("serper:", "web search; key in SERPER_API_KEY", "retrieval.web:SerperRetriever", options=_TIMEOUT),
-    Address("tavily:", "web search; key in TAVILY_API_KEY", "retrieval.web:TavilyRetriever", options=_TIMEOUT),
-    Address("brave:", "web search; key in BRAVE_API_KEY", "retrieval.web:BraveRetriever", options=_TIMEOUT),
-    Address("searxng:URL", "a SearXNG instance", "retrieval.web:SearxngRetriever", options=_TIMEOUT),
+    Address("serper:", "web search; key in SERPER_API_KEY", "retrieval.web:SerperRetriever", options=_WEB),
+    Address("tavily:", "web search; key in TAVILY_API_KEY", "retrieval.web:TavilyRetriever", options=_WEB),
+    Address("brave:", "web search; key in BRAVE_API_KEY", "retrieval.web:BraveRetriever", options=_WEB),
+    Address("searxng:URL", "a SearXNG instance", "retrieval.web:SearxngRetriever", options=_WEB),
     Address(
         "mcp:COMMAND_OR_URL",
         "the search tool of an MCP server",

@@ -1,8 +1,9 @@
 """Web search: Serper, Tavily, Brave and SearXNG, one small class each over one base.
 
 An engine says how to ask and where its results stand in the answer; the base does the rest: key from the environment,
-time-out, 429 with Retry-After, results as passages whose id is the URL, HTML taken out of snippets. A key is never in a
-message or a manifest. Pages are not fetched: a passage is what the engine shows of them.
+time-out, 429 with Retry-After, results as passages whose id is the URL, HTML taken out of snippets, and nothing from sites
+that were not asked for. A key is never in a message or a manifest. Pages are not fetched: a passage is what the engine shows
+of them.
 """
 
 from __future__ import annotations
@@ -11,18 +12,24 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
-from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError, stopped
+from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError, nearest, stopped
 from parallelsearch.http import HttpClient, Response, checked_url, without_secrets
 from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever, checked_seconds
 from parallelsearch.retrieval.documents import html_document
 from parallelsearch.untrusted import finite, whole
 
 _MAX_SNIPPET_CHARS, _MAX_URL_CHARS = 20_000, 4_000
+SINCE = ("day", "week", "month", "year")
+"""How far back a search may be narrowed to: what all engines know."""
+_SITE = re.compile(r"(?:[\w-]+\.)*[\w-]+(?:/[\w./%~-]*)?", re.ASCII)
+"""A host, with the beginning of a path if one is wanted."""
 
 
 def plain_text(snippet: object) -> str:
@@ -42,7 +49,17 @@ class WebRetriever(Retriever):
     max_query_chars: ClassVar[int] = 2_000
     max_batch = 1
 
-    def __init__(self, base_url: str | None = None, *, timeout_s: float = 15.0, max_concurrency: int = 8) -> None:
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        timeout_s: float = 15.0,
+        max_concurrency: int = 8,
+        site: str | Sequence[str] = (),
+        since: str | None = None,
+    ) -> None:
+        """`site`: results of these hosts alone, those below them included (several, in an address with commas); `since`: of
+        the last day, week, month or year."""
         url = base_url or self.default_url
         if not url:
             raise UsageError(f"{self.name} needs the address of its server: {self.name}:http://127.0.0.1:8080")
@@ -53,6 +70,10 @@ class WebRetriever(Retriever):
             raise UsageError(f"the key in {self.key_env} has characters no key has; was it pasted whole?")
         self.base_url, self.max_concurrency = checked_url(url, self.name), max_concurrency
         self.timeout_s = checked_seconds(timeout_s, self.name)
+        self.sites = _sites(site, self.name)
+        if since is not None and since not in SINCE:
+            raise UsageError(f"since of {self.name} is {', '.join(SINCE)}, not '{since}'.{nearest(since, SINCE)}")
+        self.since = since
         self._http = HttpClient(
             self.name,
             permanent=SearchError,
@@ -93,7 +114,7 @@ class WebRetriever(Retriever):
             raise TransientSearchError(f"{self.name} sent {type(answer).__name__} where an object belongs")
         found: dict[str, tuple[Passage, float]] = {}
         for passage, score in self._read(answer):
-            if not passage.id or not (passage.text or passage.title):
+            if not passage.id or not (passage.text or passage.title) or not self._is_wanted(passage.url):
                 continue
             if passage.id not in found:
                 found[passage.id] = passage, score
@@ -104,7 +125,24 @@ class WebRetriever(Retriever):
         return [Hit.of(passage, score, rank) for rank, (passage, score) in enumerate(best, start=1)]
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": self.name, "url": without_secrets(self.base_url)}
+        narrowed = {"site": self.sites, "since": self.since}
+        told = {name: value for name, value in narrowed.items() if value}
+        return {"kind": self.name, "url": without_secrets(self.base_url), **told}
+
+    def _is_wanted(self, url: str | None) -> bool:
+        """An engine may pass over what it was asked: a result of another site is none."""
+        if not self.sites:
+            return True
+        try:
+            parts = urlsplit(url or "")
+            place = (parts.hostname or "") + parts.path
+        except ValueError:
+            return False
+        return any(_lies_in(place.lower(), site) for site in self.sites)
+
+    def _with_sites(self, query: str) -> str:
+        """The query in the words of an engine that knows `site:`."""
+        return f"{' OR '.join(f'site:{site}' for site in self.sites)} {query}" if self.sites else query
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -148,7 +186,8 @@ class SerperRetriever(WebRetriever):
         return {"X-API-KEY": key}
 
     async def _ask(self, query: str, k: int) -> Response:
-        return await self._post("/search", {"q": query, "num": max(k, 10)})
+        since = {"tbs": f"qdr:{self.since[0]}"} if self.since else {}
+        return await self._post("/search", {"q": self._with_sites(query), "num": max(k, 10), **since})
 
     def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
         box = answer.get("answerBox")
@@ -179,7 +218,10 @@ class TavilyRetriever(WebRetriever):
         return {"Authorization": f"Bearer {key}"}
 
     async def _ask(self, query: str, k: int) -> Response:
-        return await self._post("/search", {"query": query, "max_results": k, "search_depth": "basic"})
+        sites = {"include_domains": self.sites} if self.sites else {}
+        since = {"time_range": self.since} if self.since else {}
+        body = {"query": query, "max_results": k, "search_depth": "basic", **sites, **since}
+        return await self._post("/search", body)
 
     def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
         for item in _items(answer.get("results")):
@@ -198,8 +240,10 @@ class BraveRetriever(WebRetriever):
         return {"X-Subscription-Token": key}
 
     async def _ask(self, query: str, k: int) -> Response:
-        words = query.split()[:50]  # the API refuses a query of more words
-        return await self._get("/web/search", {"q": " ".join(words), "count": str(k), "text_decorations": "false"})
+        words = self._with_sites(query).split()[:50]  # the API refuses a query of more words
+        since = {"freshness": f"p{self.since[0]}"} if self.since else {}
+        asked = {"q": " ".join(words), "count": str(k), "text_decorations": "false", **since}
+        return await self._get("/web/search", asked)
 
     def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
         web = answer.get("web")
@@ -217,7 +261,8 @@ class SearxngRetriever(WebRetriever):
     max_k = 50
 
     async def _ask(self, query: str, k: int) -> Response:
-        return await self._get("/search", {"q": query, "format": "json"})
+        since = {"time_range": self.since} if self.since else {}
+        return await self._get("/search", {"q": self._with_sites(query), "format": "json", **since})
 
     def _explained(self, error: Exception, status: int) -> SearchError:
         if status == 403:
@@ -240,6 +285,24 @@ class SearxngRetriever(WebRetriever):
                 _passage(item, url="url", text="content", date="publishedDate"),
                 _number(item.get("score")),
             )
+
+
+def _sites(given: str | Sequence[str], engine: str) -> list[str]:
+    """Hosts, as people write them: with or without the scheme, `www.` or a slash at the end."""
+    sites: list[str] = []
+    for one in given.split(",") if isinstance(given, str) else given:
+        site = re.sub(r"^(?:https?://)?(?:www\.)?", "", one.strip().lower()).rstrip("/")
+        if not _SITE.fullmatch(site):
+            raise UsageError(f"site of {engine} is a host such as who.int, or several with commas, not '{one}'")
+        sites.append(site)
+    return sites
+
+
+def _lies_in(place: str, site: str) -> bool:
+    """Whether a host with its path is of a site, or of a host or a path below it."""
+    host, _, path = site.partition("/")
+    own, _, rest = place.partition("/")
+    return (own == host or own.endswith(f".{host}")) and (not path or rest == path or rest.startswith(f"{path}/"))
 
 
 def _items(value: object) -> Iterable[dict[str, Any]]:
