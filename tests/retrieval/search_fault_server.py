@@ -64,17 +64,19 @@ def good(request: Request) -> Reply:
 
 
 class FaultServer:
-    def __init__(self, *script: Script, port: int = 0) -> None:
+    def __init__(self, *script: Script, port: int = 0, host: str = "127.0.0.1") -> None:
         self.script: list[Script] = list(script) or [good]
         self.requests: list[Request] = []
         self.num_connections = 0
         self.num_now = self.most_at_once = 0
-        self._port = port
+        self.reached: set[str] = set()
+        """Under which addresses."""
+        self._port, self._host = port, host
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> FaultServer:
         self._is_over = asyncio.Event()
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._server = await asyncio.start_server(self._serve, self._host, self._port)
         self.port = self._server.sockets[0].getsockname()[1]
         self.base_url = f"http://127.0.0.1:{self.port}"
         self.url = f"{self.base_url}/retrieve"
@@ -90,6 +92,7 @@ class FaultServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.num_connections += 1
+        self.reached.add(writer.get_extra_info("sockname")[0])
         self._writers.add(writer)
         try:
             while await self._exchange(reader, writer):

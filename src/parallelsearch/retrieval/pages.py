@@ -12,20 +12,27 @@ order.
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 import threading
 import time
 import urllib.request
 import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parallelsearch.errors import check_whole
-from parallelsearch.retrieval.base import DegradedHits, Hit, KeptHits, Result, Retriever, checked_seconds, is_fresh
+from parallelsearch.retrieval.base import (
+    Hit,
+    Result,
+    Retriever,
+    WrappingRetriever,
+    checked_seconds,
+    hits_like,
+    is_fresh,
+)
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, DEFAULT_CHUNK_WORDS, chunk_passage
 from parallelsearch.retrieval.documents import PagedPassage
@@ -39,8 +46,8 @@ from parallelsearch.retrieval.page_reading import (
     read_text,
 )
 
-MAX_OPEN = 64
-"""Pages that are opened at the same time, over all queries."""
+MAX_OPEN = 32
+"""Pages that are opened at the same time, over all queries: so many may be in memory as they came."""
 MAX_QUERIES = 16
 """Calls that are under way at the same time. A page waits for its place within its own time, so few should have to."""
 KEEP_S, KEEP_FAILED_S = 300.0, 60.0
@@ -80,7 +87,7 @@ class _Lane:
     on_way: dict[str, _Opening] = field(default_factory=dict)
 
 
-class PagesRetriever(Retriever):
+class PagesRetriever(WrappingRetriever):
     """`inner` finds; the pages of its first `depth` hits are opened, and a passage of `words` words takes the place of each
     snippet. `timeout_s` is what a page has, waiting and reading included."""
 
@@ -132,9 +139,7 @@ class PagesRetriever(Retriever):
             self._best(query, hit, next(left), places) if hit.url and at < self.depth else hit
             for at, hit in enumerate(result)
         ]
-        if isinstance(result, DegradedHits):
-            return DegradedHits(hits, result.failures)
-        return KeptHits(hits) if isinstance(result, KeptHits) else hits
+        return hits_like(result, hits)
 
     def _best(self, query: str, hit: Hit, page: _Page, places: Counter[str]) -> Hit:
         """The hit with the passage of its page that fits the query best: another one for each hit of the same page."""
@@ -194,11 +199,11 @@ class PagesRetriever(Retriever):
         start_s, loop = time.monotonic(), asyncio.get_running_loop()
         async with lane.opening:
             source = await fetch(self._client, url)
-        if not is_pdf(source):
-            return await loop.run_in_executor(self._pool, lambda: self._indexed(read_text(source, url)))
-        async with lane.pdfs:
-            text = await read_pdf(source, url, max(0.1, self.page_timeout_s - (time.monotonic() - start_s)))
-        return await loop.run_in_executor(self._pool, self._indexed, text)
+            if not is_pdf(source):
+                return await loop.run_in_executor(self._pool, lambda: self._indexed(read_text(source, url)))
+            async with lane.pdfs:
+                text = await read_pdf(source, url, max(0.1, self.page_timeout_s - (time.monotonic() - start_s)))
+            return await loop.run_in_executor(self._pool, self._indexed, text)
 
     def _indexed(self, page: PagedPassage) -> _Page:
         overlap = min(DEFAULT_CHUNK_OVERLAP, self.words // 5)
@@ -215,26 +220,12 @@ class PagesRetriever(Retriever):
             lane = self._lanes[loop] = _Lane(asyncio.Semaphore(self.inner.max_concurrency))
         return lane
 
-    def where(self, fields: Mapping[str, Any]) -> PagesRetriever:
-        other = copy.copy(self)
-        other.inner = self.inner.where(fields)
-        return other
-
     def forget(self) -> None:
         self._kept = _Kept()
-        self.inner.forget()
-
-    async def check(self) -> None:
-        await self.inner.check()
+        super().forget()
 
     def describe(self) -> dict[str, Any]:
-        inner = self.inner.describe()
-        return {
-            "kind": "pages",
-            "corpus_sha256": inner.get("corpus_sha256"),
-            "settings": {"depth": self.depth, "words": self.words, "private": self.private},
-            "inner": inner,
-        }
+        return self._description("pages", {"depth": self.depth, "words": self.words, "private": self.private})
 
     async def aclose(self) -> None:
         tasks = [opening.task for opening in self._lane().on_way.values()]

@@ -2,7 +2,7 @@
 
 An engine says how to ask and where its results stand in the answer; the base does the rest: key from the environment,
 time-out, 429 with Retry-After, results as passages whose id is the URL, HTML taken out of snippets. A key is never in a
-message or a manifest. Pages are not fetched: a passage is what the engine shows of them.
+message or a manifest. Pages are not fetched: a passage is what the engine shows of them (`pages` opens them).
 """
 
 from __future__ import annotations
