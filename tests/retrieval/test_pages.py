@@ -314,6 +314,18 @@ async def test_a_page_that_fails_costs_nothing_but_itself(
     assert took_s < 25
 
 
+async def test_where_no_page_can_be_had_somebody_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with Web({f"/{n}": Reply("", 403) for n in range(20)}) as web:
+        for read, num_told in [(set(), 1), ({"/0"}, 0)]:
+            web.found |= {path: Reply("<p>Varna</p>", headers=HTML) for path in read}
+            caplog.clear()
+            retriever = open_retriever(web.address("private=1&timeout_s=60&depth=20"))
+            for k in (1, 20):
+                await retriever.search_many(["Varna"], k)
+            await retriever.aclose()
+            assert caplog.text.count("none of the first 10 pages could be opened") == num_told
+
+
 async def test_what_unpacks_to_nothing_is_counted_too(caplog: pytest.LogCaptureFixture) -> None:
     empty_blocks = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03" + b"\x00\x00\x00\xff\xff" * 1_200_000
     async with Web({"/a": Reply(empty_blocks, headers={**HTML, "Content-Encoding": "gzip"})}) as web:

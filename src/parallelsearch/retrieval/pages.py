@@ -26,6 +26,7 @@ from typing import Any
 from parallelsearch.errors import check_whole
 from parallelsearch.retrieval.base import (
     Hit,
+    Passage,
     Result,
     Retriever,
     WrappingRetriever,
@@ -54,6 +55,8 @@ KEEP_S, KEEP_FAILED_S = 300.0, 60.0
 MAX_KEPT, MAX_KEPT_CHARS = 512, 4_000_000
 """Pages that are kept, and their text together: with what is known of their words about 60 MB."""
 _NUM_PDFS = _NUM_THREADS = 2
+_NUM_SILENT = 10
+"""So many pages fail in a row at first before somebody is told."""
 _MAX_WORD_CHARS = 50
 """A passage has at most so many characters for each of its words: a page may have one that never ends."""
 _log = logging.getLogger(__name__)
@@ -111,7 +114,10 @@ class PagesRetriever(WrappingRetriever):
         self._client = page_client(MAX_OPEN, private=private)
         self._kept = _Kept()
         self._lanes: MutableMapping[asyncio.AbstractEventLoop, _Lane] = weakref.WeakKeyDictionary()
+        self._num_failed: int | None = 0  # until the first that was read
         self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="pages")
+        # The first import takes longer than a page, and can be done while the engine is asked.
+        self._pool.submit(BM25Retriever.from_passages, [Passage("", "", "word")])
         if not private and {"http", "https", "all"} & urllib.request.getproxies().keys():
             _log.warning(
                 "pages are opened without the proxy of the environment: it would find the addresses of names itself, also "
@@ -193,7 +199,22 @@ class PagesRetriever(WrappingRetriever):
             _log.warning("a page could not be read: %s: %s", type(error).__name__, error)
             page = _Page(problem=f"{type(error).__name__}: {error}")
         kept.put(url, page)
+        self._count(page)
         return page
+
+    def _count(self, page: _Page) -> None:
+        """Say it once where no page can be had at all: a firewall, say. That a page fails is nothing to speak of."""
+        if page.index is not None:
+            self._num_failed = None
+        elif self._num_failed is not None:
+            self._num_failed += 1
+            if self._num_failed == _NUM_SILENT:
+                _log.warning(
+                    "none of the first %d pages could be opened, and their snippets stay: can this machine reach the web? "
+                    "The log of %s says why at the level debug",
+                    _NUM_SILENT,
+                    __name__,
+                )
 
     async def _read(self, lane: _Lane, url: str) -> _Page:
         start_s, loop = time.monotonic(), asyncio.get_running_loop()
