@@ -12,6 +12,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from small_pdf import pdf
 
 from parallelsearch import files
 from parallelsearch.errors import DataError, UsageError
@@ -173,28 +174,6 @@ def test_a_folder_of_text_files(tmp_path: Path):
     (tmp_path / "none").mkdir()
     with pytest.raises(UsageError, match=r"holds no \.txt \.md .* files"):
         list(read_corpus(tmp_path / "none"))
-
-
-def pdf(*lines: str, title: str = "") -> bytes:
-    """A page with these lines, written out object by object."""
-    shown = " ".join(f"({line}) Tj 0 -14 Td" for line in lines)
-    stream = f"BT /F1 12 Tf 72 700 Td {shown} ET"
-    objects = [
-        "<< /Type /Catalog /Pages 2 0 R >>",
-        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        "<< /Type /Page /Parent 2 0 R /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> /MediaBox [0 0 600 800] >>",
-        f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
-        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-        f"<< /Title ({title}) >>",
-    ]
-    out, places = "%PDF-1.4\n", []
-    for number, body in enumerate(objects, 1):
-        places.append(len(out))
-        out += f"{number} 0 obj\n{body}\nendobj\n"
-    table = "".join(f"{place:010d} 00000 n \n" for place in places)
-    size = len(objects) + 1
-    end = f"trailer << /Size {size} /Root 1 0 R /Info 6 0 R >>\nstartxref\n{len(out)}\n%%EOF\n"
-    return f"{out}xref\n0 {size}\n0000000000 65535 f \n{table}{end}".encode()
 
 
 PAGE = """<html><head><title>Rivers &amp; Lakes</title><script>if (a<b) "</p>"</script><style>p {}</style></head><body>

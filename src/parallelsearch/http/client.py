@@ -2,7 +2,8 @@
 
 A client pools its connections, one pool for each event loop. Bodies are unpacked here, piece by piece, and counted while
 they arrive, so that a few kilobytes which stand for gigabytes are refused at the limit. Redirects are not followed: a key
-in a header must not travel.
+in a header must not travel. A client for addresses that strangers wrote (`public_only`) looks at each address where the
+socket for it is made, so that no name, redirect or way of writing it leads past the check.
 
 What went wrong comes out as the caller's own errors, without secrets in it: `transient` if it is worth repeating (`retry`
 says when and how often), else `permanent`. What an answer means is the caller's business.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import html
 import io
 import json
@@ -27,7 +29,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from parallelsearch import __version__
 from parallelsearch.errors import ParallelSearchError, TransientError
-from parallelsearch.http.address import proxy_for, tls_context, without_secrets
+from parallelsearch.http.address import is_public, proxy_for, tls_context, without_secrets
 from parallelsearch.http.retry import retry_after_s
 from parallelsearch.http.unpacking import BodyError, Unpacker
 from parallelsearch.untrusted import whole
@@ -117,7 +119,8 @@ class HttpClient:
 
     `permanent`, `transient` and `late` (a time-out; `permanent` if left out) are the errors it raises. `read_timeout_s`
     bounds the silence between two pieces of an answer. How many calls run at once is decided elsewhere, so the pool makes
-    nobody wait unless `max_connections` says so.
+    nobody wait unless `max_connections` says so. With `public_only` no connection is made to an address of this machine or
+    its network, and none over a proxy, which would find the addresses of names itself.
     """
 
     def __init__(
@@ -133,9 +136,10 @@ class HttpClient:
         read_timeout_s: float | None = None,
         max_connections: int = 0,
         max_body_bytes: int = MAX_BODY_BYTES,
+        public_only: bool = False,
     ) -> None:
         self.what, self.connect_timeout_s, self.read_timeout_s = what, connect_timeout_s, read_timeout_s
-        self.max_body_bytes = max_body_bytes
+        self.max_body_bytes, self._public_only = max_body_bytes, public_only
         self._permanent, self._transient, self._late = permanent, transient, late or permanent
         # Given with each request and not to aiohttp's session, which would show them to a proxy, keys and all.
         self._headers = {
@@ -233,6 +237,7 @@ class HttpClient:
                     limit=self._max_connections,
                     keepalive_timeout=_KEEPALIVE_S,
                     resolver=aiohttp.ThreadedResolver(),
+                    socket_factory=_public_socket if self._public_only else None,
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
@@ -266,7 +271,7 @@ class HttpClient:
                 raise ValueError("it does not begin with http:// or https:// and a host")
             authority = parts.netloc.rpartition("@")[2]
             plain = yarl.URL(urlunsplit((parts.scheme, authority, parts.path, parts.query, "")))
-            proxy = proxy_for(parts.scheme, parts.hostname, parts.port)
+            proxy = None if self._public_only else proxy_for(parts.scheme, parts.hostname, parts.port)
         except ValueError as error:
             raise self._permanent(f"{self.what} {where} has a bad address: {error}") from None
         headers = {}
@@ -294,6 +299,8 @@ class HttpClient:
         if isinstance(error, aiohttp.InvalidURL):
             return self._permanent(f"{target} has a bad address")
         causes = _causes(error)
+        if any(isinstance(cause, _NotPublicError) for cause in causes):
+            return self._permanent(f"{target} is of this machine or its network, and only public addresses are opened")
         reason = self.clean(_reason(error, causes))
         if any(isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN for cause in causes):
             return self._permanent(f"{target} has an unknown host name ({reason})")
@@ -308,6 +315,21 @@ class HttpClient:
         if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError | OSError):
             return self._transient(f"{target} broke the connection off ({reason})")
         return self._permanent(f"{target} failed: {reason}")
+
+
+class _NotPublicError(OSError):
+    """An address that a client for public ones was led to. All have one text: aiohttp then passes on the first as it is."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EACCES, "not a public address")
+
+
+def _public_socket(where: tuple[Any, ...]) -> socket.socket:
+    """A socket for the address that it is going to be connected to: what a name led to is no longer looked up again."""
+    family, kind, protocol, _, address = where
+    if not is_public(address[0]):
+        raise _NotPublicError
+    return socket.socket(family, kind, protocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +377,7 @@ class Stream:
         "_is_over",
         "_method",
         "_num_bytes",
+        "_num_packed_bytes",
         "_params",
         "_read_timeout_s",
         "_response",
@@ -383,7 +406,7 @@ class Stream:
         self._is_counted = False
         self._response: aiohttp.ClientResponse | None = None
         self._unpacker: Unpacker | None = None
-        self._num_bytes = 0
+        self._num_bytes = self._num_packed_bytes = 0
         self._is_over = False
         self.where = ""
         self.status = 0
@@ -448,10 +471,11 @@ class Stream:
         content = self._response.content
         try:
             while data := await content.readany():
+                self._num_packed_bytes += len(data)  # what unpacks to nothing arrives and costs, too
                 if self._unpacker is not None:
                     data = b"".join(self._unpacker.feed(data))
                 self._num_bytes += len(data)
-                if self._num_bytes > client.max_body_bytes:
+                if max(self._num_bytes, self._num_packed_bytes) > client.max_body_bytes:
                     raise BodyError("")
                 if data:
                     return data

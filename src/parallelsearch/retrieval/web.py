@@ -3,7 +3,7 @@
 An engine says how to ask and where its results stand in the answer; the base does the rest: key from the environment,
 time-out, 429 with Retry-After, results as passages whose id is the URL, HTML taken out of snippets, and nothing from sites
 that were not asked for. A key is never in a message or a manifest. Pages are not fetched: a passage is what the engine shows
-of them.
+of them (`pages` opens them).
 """
 
 from __future__ import annotations
