@@ -112,6 +112,28 @@ def test_a_number_is_that_of_the_whole_thing(told: str) -> None:
     assert (some[0].title in used) == (told == "It has 4 species.")
 
 
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        ("1801 – 1871", {"born", "died"}),
+        ("c. 1801 – 1871", {"died"}),
+        ('born "circa" 1801; died 1871', {"died"}),
+        ("1801 – after 1871?", {"born"}),
+        ("1801 – 1871 or later", {"born"}),
+    ],
+)
+def test_people_are_compared_by_dates_that_are_known(told: str, known: set[str]) -> None:
+    names = [f"{a}{b}a {a}{b}ska" for a in ("Mo", "Ta", "Re") for b in ("l", "n", "r", "v")]
+    pages = [
+        Passage(
+            f"p{n}", name, f"{name} ({told if not n else f'{1801 + n} – {1871 + n}'}) was a Polish painter. She taught."
+        )
+        for n, name in enumerate(names)
+    ]
+    made = make_yes_or_no(read_things(pages), 40)
+    assert {q.metadata[WIDE]["fact"] for q in made if pages[0].title in q.supporting_titles} == known
+
+
 def test_every_group_of_facts_has_many_wordings() -> None:
     for fact, clauses in yes_or_no.CLAUSES.items():
         frames = len(set(clauses.asked)) * len(set(yes_or_no.ASKED)) + len(set(clauses.stated)) * len(
