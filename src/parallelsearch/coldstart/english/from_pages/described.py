@@ -165,8 +165,11 @@ class _Maker:
         self.seen = set(forbidden)
         self.uses: Counter[str] = Counter()
         self.first: dict[str, Passage] = {}
+        texts: dict[str, list[str]] = defaultdict(list)
         for passage in passages:
             self.first.setdefault(passage.title, passage)
+            if passage.title in pages:
+                texts[passage.title].append(passage.text)
         self.told = {thing.title: thing for thing in things.all}
         self.belonging: dict[str, list[Thing]] = defaultdict(list)
         for thing in things.all:
@@ -183,8 +186,13 @@ class _Maker:
                 by_head[page.noun.split()[-1]].append(page)
         self.fitting: dict[int, list[Page]] = {}
         for number, role in enumerate(ROLES):
+            told = re.compile(role.told, re.IGNORECASE)
+            # The copy is of the page's beginning; what the rest of it tells may be shown beside that.
             some = [
-                page for head in sorted(role.heads) for page in by_head[head] if not re.search(role.told, page.text)
+                page
+                for head in sorted(role.heads)
+                for page in by_head[head]
+                if not any(told.search(text) for text in texts[page.title])
             ]
             if len(some) >= MIN_OF_A_ROLE and len(self.belonging[role.who]) >= MIN_OF_A_ROLE:
                 self.fitting[number] = some
