@@ -42,10 +42,11 @@ _ASKED = words_of(
 )
 """Words that say what is asked of a thing, and not of which."""
 _VERBS = words_of("is was are were has had")
-_OPENS_SENTENCE = words_of(
+_OF_THE_SENTENCE = words_of(
     "yes no based according answer both however therefore thus so hence although though while also overall finally "
-    "unfortunately born"
+    "unfortunately born question passage passages source sources document documents text context results information provided"
 )
+"""Words of an answer in a sentence that are about the sentence, and found in no passage for that."""
 _PRONOUNS = words_of("he she it they")
 _DENIES = re.compile(
     r"\b(?:no(?!,)|not|none|nothing|neither|never|cannot|unknown|unclear|unable|without)\b|n['’]t\b", re.IGNORECASE
@@ -192,7 +193,10 @@ def _day_first(date: re.Match[str]) -> str:
 
 
 def _is_same(answer: str, alternative: str) -> bool:
-    """The answer names this alternative, if only by a part of it (`Pissarro` for `Camille Pissarro`)."""
+    """The answer names this alternative, if only by a part of it (`Pissarro` for `Camille Pissarro`). Yes and no begin or end
+    it: `there is no information` says neither."""
+    if alternative in _YES_OR_NO:
+        return alternative in (answer.partition(" ")[0], answer.rpartition(" ")[2])
     return bool(answer) and (f" {answer} " in f" {alternative} " or f" {alternative} " in f" {answer} ")
 
 
@@ -310,13 +314,14 @@ class _Evidence:
         names: list[list[str]] = [[]]
         others: list[list[str]] = [[]]
         tokens = answer.split()
-        repeats, has_verb = _plain(answer).partition(" ")[0] in _PRONOUNS, False
+        has_pronoun, has_verb = _plain(answer).partition(" ")[0] in _PRONOUNS, False
+        repeats = has_pronoun
         for token in tokens:
             word, first = _plain(token), token.strip(_AROUND)[:1]
             is_name = first.isupper() or first.isdigit()
             says_nothing = not word or word in _SAYS_NOTHING
             is_asked = word in asked or _plain(_POSSESSIVE.sub("", token)) in asked
-            is_new = not says_nothing and not is_asked and word not in _OPENS_SENTENCE
+            is_new = not says_nothing and not is_asked and word not in _OF_THE_SENTENCE
             is_counted = bool(names[-1]) and names[-1][-1].isdigit()  # a number, and of what
             repeats = repeats or (is_asked and not says_nothing) or word in _VERBS
             has_verb = has_verb or (not is_name and (word in _VERBS or not says_nothing))
@@ -326,7 +331,7 @@ class _Evidence:
                 if runs[-1] and (not belongs or token[-1:] in ",;:."):
                     runs.append([])
         told = names if any(names) or _DENIES.search(answer) else others
-        is_sentence = len(tokens) > 3 and repeats and has_verb
+        is_sentence = len(tokens) > (2 if has_pronoun else 3) and repeats and has_verb
         return [_plain(" ".join(run)) for run in told if run] if is_sentence else []
 
     def _related(self) -> list[int]:
