@@ -134,6 +134,18 @@ def test_no_page_is_made_to_say_what_another_part_of_it_says_otherwise(more: str
     assert "owner" not in asked
 
 
+def test_a_name_that_says_what_it_is_is_not_told_it_twice() -> None:
+    pages = [
+        replace(page, title=f"{page.title} House", text=page.text.replace(page.title, f"{page.title} House", 1))
+        if page.id[0] == "h"
+        else page
+        for page in world()
+    ]
+    texts = [one.question for one in chains(pages)]
+    assert any(" house" in text.lower() for text in texts)
+    assert not any("the house" in text.lower() for text in texts)
+
+
 def test_a_day_is_asked_for_where_the_page_has_one_and_a_date_where_it_is_known() -> None:
     def asked(died: str) -> set[str]:
         pages = [replace(page, text=re.sub(r"– \d+ June (\d+)\)", rf"– {died})", page.text)) for page in world()]

@@ -134,6 +134,16 @@ def test_people_are_compared_by_dates_that_are_known(told: str, known: set[str])
     assert {q.metadata[WIDE]["fact"] for q in made if pages[0].title in q.supporting_titles} == known
 
 
+@pytest.mark.parametrize(("name", "is_told"), [("Brenn{} Company", False), ("Brenn{}", True)])
+def test_a_name_that_says_what_it_is_is_not_told_it_twice(name: str, is_told: bool) -> None:
+    some = [
+        Thing(called, called, "company", False, {"founded": (str(1901 + n), str(1901 + n))}, (called,), "")
+        for n, called in enumerate(name.format(letter) for letter in "bcdfghklm")
+    ]
+    made = make_yes_or_no(Things(tuple(some), {}), 30, min_of_a_kind=2)
+    assert any("the company " in question.question.lower() for question in made) == is_told
+
+
 def test_every_group_of_facts_has_many_wordings() -> None:
     for fact, clauses in yes_or_no.CLAUSES.items():
         frames = len(set(clauses.asked)) * len(set(yes_or_no.ASKED)) + len(set(clauses.stated)) * len(

@@ -343,9 +343,10 @@ class _Maker:
         return self.rng.choice([way for way in _ASKS[fact] if not (is_land and "town" in way)])
 
     def _named(self, page: Page) -> dict[str, str]:
-        """The thing as a question names it."""
-        with_kind = not page.is_person and self.rng.random() < WITH_KIND
-        name = f"the {page.noun.split()[-1]} {page.name}" if with_kind else page.name
+        """The thing as a question names it. "The lake Lake Abitibi" nobody says."""
+        kind = page.noun.split()[-1]
+        may_have_kind = not page.is_person and kind not in page.name.lower().split()
+        name = f"the {kind} {page.name}" if may_have_kind and self.rng.random() < WITH_KIND else page.name
         return {"x": name, "own": possessive(name)}
 
     def _question(

@@ -275,7 +275,8 @@ def text_of(wide: Wide, both: tuple[Thing, Thing], rng: random.Random) -> str:
 
 
 def _may_be_described(thing: Thing) -> bool:
-    return thing.head in (OCCUPATIONS if thing.is_person else KINDS)
+    """Not what says it already: nobody writes "the company Larkin Company"."""
+    return thing.head in (OCCUPATIONS if thing.is_person else KINDS) and thing.head not in thing.name.lower().split()
 
 
 def _question(text: str, wide: Wide, both: tuple[Thing, Thing]) -> Question:
