@@ -177,7 +177,8 @@ class Workshop:
         leaked = {
             leak.question.id for leak in find_leaks(drafts, self._known)
         }  # the same two pages as a dev question's
-        drafts = [question for question in drafts if question.id not in leaked]
+        given = {normalise(question.question) for question in self.pool.train}  # made anew, one may come to validation
+        drafts = [one for one in drafts if one.id not in leaked and normalise(one.question) not in given]
         check_pool(Pool(drafts, validation), self._known)
         return drafts
 

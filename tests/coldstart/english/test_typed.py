@@ -418,6 +418,25 @@ def test_a_run_teaches_them_and_validates_with_others(folder: Path) -> None:
     assert not for_rl & {question.question for question in validation}
 
 
+def test_a_question_of_the_sources_is_not_made_for_validation(folder: Path) -> None:
+    """It would end the run when all is done: the same question in training and in validation."""
+    recipe = recipe_of(folder, num_typed={"single": 4}, num_typed_for_validation=2)
+    coldstart_run.run_coldstart(recipe)
+    first, *_ = read_questions(folder / "out" / "validation.jsonl")
+    row = {"question": first.question, "golden_answers": first.golden_answers, "id": "t2", "kind": "single",
+           "dataset": "hotpotqa", "supporting_titles": first.supporting_titles}  # fmt: skip
+    with (folder / "train.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    report = coldstart_run.run_coldstart(recipe.model_copy(update={"num_trajectories": {"single": 2}}))
+    assert report["num_made"] == {MADE_DATE: 4}
+    questions = {
+        name: list(read_questions(folder / "out" / name)) for name in ("rl_questions.jsonl", "validation.jsonl")
+    }
+    assert first.question in {question.question for question in questions["rl_questions.jsonl"]}
+    assert first.question not in {question.question for question in questions["validation.jsonl"]}
+    assert len(questions["validation.jsonl"]) == 2
+
+
 class OlderRules(EnglishRules):
     """Rules from before there were such questions."""
 
