@@ -14,6 +14,7 @@ import pytest
 from painters import PAGES, settings, taught, turns
 from test_wide_questions import FACTS, PASSAGES
 
+from parallelsearch.answers import normalise
 from parallelsearch.coldstart import run as coldstart_run
 from parallelsearch.coldstart.english.from_pages import dates, wordings, yes_or_no
 from parallelsearch.coldstart.english.from_pages.dates import MADE_DATE, make_dates
@@ -376,11 +377,11 @@ def test_pages_that_are_kept_back_or_needed_are_not_used() -> None:
     assert named not in {title for question in made for title in question.supporting_titles}
 
 
-def recipe_of(folder: Path, **changes: Any) -> ColdStartRecipe:
+def recipe_of(folder: Path, pages: Sequence[Passage] = PASSAGES, **changes: Any) -> ColdStartRecipe:
     row = {"id": "t1", "question": "What is Aske known for?", "golden_answers": ["salmon"], "kind": "single",
            "dataset": "hotpotqa"}  # fmt: skip
     (folder / "train.jsonl").write_text(json.dumps(row) + "\n")
-    build_bm25([*PASSAGES, Passage("aske", "Aske", "Aske is a lake known for salmon.")], folder / "index")
+    build_bm25([*pages, Passage("aske", "Aske", "Aske is a lake known for salmon.")], folder / "index")
     values: dict[str, Any] = {
         "model": "smoke",
         "sources": [str(folder / "train.jsonl")],
@@ -435,6 +436,23 @@ def test_a_question_of_the_sources_is_not_made_for_validation(folder: Path) -> N
     assert first.question in {question.question for question in questions["rl_questions.jsonl"]}
     assert first.question not in {question.question for question in questions["validation.jsonl"]}
     assert len(questions["validation.jsonl"]) == 2
+
+
+def test_what_was_made_for_training_is_not_made_again_for_validation(folder: Path) -> None:
+    names = [f"{a}{b}a {a}{b}ska" for a in ("Mo", "Ta", "Re", "Zu", "Ki", "Lo") for b in "lnrvd"]
+    pages = [
+        Passage(
+            f"b{n}", name, f"{name} ({n + 1} May 1801 – 1871) was a Polish painter. She was born on {n + 1} May 1801."
+        )
+        for n, name in enumerate(names)
+    ]
+    recipe = recipe_of(folder, pages, seed=19, num_made_facts=30, num_typed={"single": 2}, num_typed_for_validation=20)
+    coldstart_run.run_coldstart(recipe)
+    taught = {normalise(row.question) for row in read_trajectories(folder / "out" / "parallel.jsonl")}
+    validation = {normalise(one.question) for one in read_questions(folder / "out" / "validation.jsonl")}
+    assert len(taught) > 20
+    assert len(validation) > 5
+    assert not taught & validation
 
 
 class OlderRules(EnglishRules):
