@@ -142,6 +142,9 @@ def test_good_statuses_are_no_error() -> None:
         ("[1, 2", ": [1, 2"),
         ('{"error": null, "detail": "d"}', ": d"),
         ("[" * 100_000, "[..."),
+        (f"<html><head><style>{'p {color: red} ' * 2000}</style></head><body>Busy</body></html>", ": Busy"),
+        (f"<style>{'p {color: red} ' * 9000}</style>Busy", "400 Bad Request"),
+        ("<html><head><title>x</title><body>Busy</body></html>", ": Busy"),
     ],
 )
 def test_message_quotes_what_the_server_said(body: str, detail: str) -> None:

@@ -222,7 +222,8 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
     if summary["num_done"] < summary["num_questions"]:
         notes.append(f"not finished: {summary['num_done']} of {summary['num_questions']} questions")
     if values["failures"]:
-        last = f", last with: {stopped(summary['last_error'])}" if "last_error" in summary else "."
+        said = " ".join(summary.get("last_error", "").split())  # of CUDA it has lines of its own, which are no Markdown
+        last = f", last with: {stopped(said)}" if said else "."
         notes.append(
             f"the policy failed on {values['failures']} of {values['n']} questions, and they count as wrong{last} Give the "
             "same command with --retry-failures to ask them again"

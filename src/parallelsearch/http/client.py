@@ -43,8 +43,11 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 _TRANSIENT_STATUS = frozenset({408, 425, 429})
 _PERMANENT_STATUS = frozenset({501, 505})
 _MAX_DETAIL = 300
-_MAX_PAGE = 10_000
-_MARKUP = re.compile(r"<(head|style|script)\b.*?</\1\s*>|<[^<>]*>", re.I | re.S)
+_MAX_PAGE = 100_000
+_MARKUP = re.compile(
+    r"<(style|script)\b.*?(?:</\1\s*>|\Z)|<head\b.*?(?:</head\s*>|(?=<body\b)|\Z)|<[^<>]*>", re.IGNORECASE | re.DOTALL
+)
+"""What of a page is no text. A style that goes on beyond what is read of the page is none either."""
 _LARGE_BODY = 1 << 20  # aiohttp wants more than this as a file
 # uvicorn, and so vLLM, closes what was idle for 5 s: we let go first, so that no request meets a closing connection.
 _KEEPALIVE_S = 4.0

@@ -47,7 +47,7 @@ _RULE = re.compile(r" {0,3}(?:(?:\*[ \t]*+){3,}|(?:_[ \t]*+){3,}|(?:-[ \t]*+){3,
 _NO_TITLE_LINE = re.compile(r" {4}|[ \t]*+(?:$|\t|[-*+][ \t]|\d{1,9}[.)][ \t]|[>|<])")
 """What a line of equal signs or dashes does not make a title: nothing, code, an item, a quote, a table, a tag."""
 _FENCE = re.compile(r"(?:[ \t]|[-*+][ \t]|\d{1,9}[.)][ \t])*+(`{3,}+(?=[^`]*+$)|~{3,}+)")
-_PICTURE = re.compile(r"data:[a-z]++/[\w.+-]++;base64,[A-Za-z0-9+/=]++")
+_PICTURE = re.compile(r"data:[a-z]++/[\w.+-]++(?:;[\w-]++=[\w.-]++)*+;base64,[a-z0-9+/=]++", re.IGNORECASE)
 """A picture in the text itself. One word of a hundred thousand letters would hide what stands behind it from a model."""
 _LINE_OF_SIGNS = re.compile(r"([!-/:-@\[-`{-~])\1++")
 
@@ -438,7 +438,8 @@ def read_document(path: Path, name: str) -> Passage | None:
         if isinstance(source, DataError):
             raise source
         if "\x00" in source[:_MAX_TAG_CHARS]:
-            hint = "if it is UTF-16, convert it with: iconv -f UTF-16LE -t UTF-8 FILE"
+            order = "BE" if source.index("\x00") % 2 == 0 else "LE"  # the NUL of an ASCII letter comes first, or last
+            hint = f"if it is UTF-16, convert it with: iconv -f UTF-16{order} -t UTF-8 FILE"
             raise DataError(str(path), None, f"is not text (found a NUL character); {hint}")
         title, text = _TEXTS[kind](source)
         if _TEXTS[kind] is markdown:

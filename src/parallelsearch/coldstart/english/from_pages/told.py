@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from parallelsearch.answers import normalise
-from parallelsearch.coldstart.english.evidence import birthplace, country, dates_in, sentences
+from parallelsearch.coldstart.english.evidence import MONTHS, birthplace, country, dates_in, find_phrase, sentences
 from parallelsearch.coldstart.english.from_pages.pages import BRACKETS, Fact, Page, is_somebody, is_thing, read_pages
 from parallelsearch.coldstart.english.from_pages.works import Person, Work, read_person, read_works
 from parallelsearch.coldstart.english.questions import base_title
@@ -120,8 +120,8 @@ def sure_facts(page: Page) -> dict[str, Told]:
 
 
 def _sure(told: Mapping[str, Told], head: str, text: str) -> dict[str, Told]:
-    """Without a nationality that is somebody else's, the country of a river or lake on a border, and the first half of a
-    number ("a population of 154 100")."""
+    """Without a nationality that is somebody else's, the country of a river or lake on a border, the first half of a number
+    ("a population of 154 100") and that of a place ("St" of "St. Louis")."""
     unsure = set()
     if "nation" in told and not _is_said_to_be(text, told["nation"][0]):
         unsure.add("nation")
@@ -129,9 +129,13 @@ def _sure(told: Mapping[str, Told], head: str, text: str) -> dict[str, Told]:
         unsure.add("country")
     if "population" in told and re.search(rf"(?<!\d){told['population'][0]}\s\d{{3}}\b", text):
         unsure.add("population")
+    if "birthplace" in told and re.search(rf"\b(?:{_HALF_A_PLACE.format(told['birthplace'][0])})", text):
+        unsure.add("birthplace")
     return {fact: value for fact, value in told.items() if fact not in unsure}
 
 
+_HALF_A_PLACE = r"in {0} and (?=[A-Z])|in (?=(?:St|Mt|Ft|Pt)\.){0}\."
+"""Around it stand the words that go on: "Bosnia and Herzegovina"."""
 _ON_A_BORDER = re.compile(r"\b(?:borders?|boundary|countries)\b")
 
 
@@ -245,6 +249,24 @@ def _stems(words: frozenset[str]) -> re.Pattern[str]:
         r"\b(?:" + "|".join(sorted({re.sub(r"(?:er|or|ist|ian|ress)$", "", word) for word in words})) + r")",
         re.IGNORECASE,
     )
+
+
+_UNSURE = re.compile(
+    r"(?:\b(?:c|ca|circa|fl|flourished|active|about|around|before|after|or|by|between|possibly|probably|early|mid|late"
+    r"|baptised|bapt|bap|christened|buried)\b\.?[\"”]?|[?/~])[\s-]*$"
+    rf"|\b(?:{'|'.join(MONTHS)})\s*\d{{0,2}}\w{{0,2}}\s*,?\s*$"
+)
+"""What may stand before a date that is not quite known, or is longer than it was read ("October 19 , 1945")."""
+_GOES_ON = re.compile(r"[?/]| or\b")
+
+
+def is_known_date(text: str, words: str) -> bool:
+    """Whether the page gives this date as such: not "c. 1460s", nor "active 1702"."""
+    found = find_phrase(text, words)
+    if found is None:
+        return False
+    start, end = found
+    return not _UNSURE.search(text[max(0, start - 24) : start]) and not _GOES_ON.match(text, end)
 
 
 # ---- years -----------------------------------------------------------------------------------------------------------
