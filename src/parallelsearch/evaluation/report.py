@@ -204,15 +204,22 @@ def _budget_sections(name: str, folder: Path) -> list[Section]:
     return [Section(_BUDGET_TITLE, [budget_table(cells([arm], num_resamples=200))])] if arm.found else []
 
 
-def write_budget(arms: Sequence[Arm], out_dir: str | os.PathLike[str], *, png: bool = True, seed: int = 0) -> Path:
+def write_budget(
+    arms: Sequence[Arm],
+    out_dir: str | os.PathLike[str],
+    *,
+    png: bool = True,
+    seed: int = 0,
+    warnings: Sequence[str] = (),
+) -> Path:
     """`budget.json`, and the page with one table and one plot. Differences are against the first arm."""
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)
     found = cells(arms, seed=seed)
-    write_json(folder / BUDGET_FILE, to_dict(arms, found))
+    write_json(folder / BUDGET_FILE, {**to_dict(arms, found), "warnings": list(warnings)})
     sections = [Section(f"{_BUDGET_TITLE}; difference from {arms[0].name}", [budget_table(found)])]
     title = "Retrieval at equal budget: " + ", ".join(arm.name for arm in arms)
-    return _write(folder, title, (), sections, (), png, plots=[budget_figure(found)])
+    return _write(folder, title, (), sections, warnings, png, plots=[budget_figure(found)])
 
 
 def notes_of(summary: Mapping[str, Any]) -> list[str]:
