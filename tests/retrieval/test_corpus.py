@@ -74,6 +74,7 @@ CSV = 'id,title,text\r\n1,Pelé,"from Brazil, a footballer"\r\n2,日本,"says ""
             "a.csv",
             CSV.replace("id,title,text", "id,title,text,more").replace("\r\n", ",\r\n").replace("more,", "more"),
         ),
+        ("a.csv", CSV.replace(",", ";").replace("Brazil;", "Brazil,")),  # a spreadsheet's, where numbers have commas
         ("a.tsv.zst", CSV.replace(",", "\t").replace("Brazil\t", "Brazil,")),
     ],
 )
@@ -415,8 +416,8 @@ GOOD = b'{"id": "1", "text": "x"}\n'
     [
         (b"{broken", r"is not JSON \(Expecting property name"),
         (b"[1]", "expected an object with id, title and text, found list"),
-        (b'{"text": "x"}', "field 'id': expected a string, it is missing"),
-        (b'{"id": "2"}', "field 'text': expected a string, it is missing"),
+        (b'{"text": "x"}', r"field 'id': expected a string, it is missing \(found text\)"),
+        (b'{"id": "2", "body": "x"}', r"field 'text': expected a string, it is missing \(found id, body\)"),
         (b'{"id": "2", "text": 3}', "field 'text': expected a string, found int"),
         (b'{"id": "2", "contents": 3}', "field 'contents': expected a string, found int"),
         (b'{"id": true, "text": "x"}', "field 'id': expected a string, found bool"),
