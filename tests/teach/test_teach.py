@@ -298,8 +298,21 @@ def test_questions_of_ones_own(settings: dict[str, Any], tmp_path: Path, monkeyp
         {"question": "What is Ada Brenn?", "golden_answers": ["a cook"], "kind": "single", "supporting_titles": ["Ada Brenn"]},
         questions[0],
     ]  # fmt: skip
+    years = {row["title"]: row["text"].split("born in ")[1][:4] for row in painters()}
+    first, second = "Ada Brenn", "Carl Dorn"
+    both = {
+        "question": f"When were {first} and {second} born?",
+        "golden_answers": [f"{years[first]} and {years[second]}"],  # in these words on no page
+        "kind": "parallel",
+        "supporting_titles": [first, second],
+        "decomposition": [{"question": f"{one} born", "answer": years[one]} for one in (first, second)],
+    }
+    wrong = both | {
+        "question": f"In which years were {first} and {second} born?",
+        "decomposition": [{"question": f"{one} born", "answer": "1066"} for one in (first, second)],
+    }
     file = tmp_path / "questions.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in [*questions, *bad]), encoding="utf-8")
+    file.write_text("".join(json.dumps(one) + "\n" for one in [*questions, *bad, both, wrong]), encoding="utf-8")
     monkeypatch.setattr(teach_run._Run, "_sft", lambda self: (_ for _ in ()).throw(UsageError("far enough")))
     wanted = TeachSettings(**settings, questions=str(file))
     with pytest.raises(UsageError, match="far enough"):
@@ -307,7 +320,10 @@ def test_questions_of_ones_own(settings: dict[str, Any], tmp_path: Path, monkeyp
     rejected = json.loads((Path(wanted.out) / "rejected.json").read_text())
     assert [one["why"] for one in rejected] == [
         "a page is not in the corpus", "no golden answer", "the answer is not in its pages", "asked twice",
+        "the answer is not in its pages",
     ]  # fmt: skip
+    assert rejected[0]["supporting_titles"] == ["Nowhere"]
+    assert rejected[-1]["question"] == wrong["question"]
     taught = list(read_trajectories(Path(wanted.out) / "trajectories.jsonl"))
     assert len(taught) == wanted.num_questions
     assert all(one.is_split and one.is_right for one in taught)

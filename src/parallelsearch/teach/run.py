@@ -243,7 +243,15 @@ class _Run:
         return report
 
     def _write_rejected(self, checked: Checked) -> None:
-        rejected = [{"question": question.question, "why": why} for question, why in checked.rejected]
+        rejected = [
+            {
+                "question": one.question,
+                "why": why,
+                "golden_answers": one.golden_answers,
+                "supporting_titles": one.supporting_titles,
+            }
+            for one, why in checked.rejected
+        ]
         write_json(self.out / "rejected.json", rejected)
 
     async def _checked(
