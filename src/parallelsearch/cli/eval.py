@@ -80,7 +80,7 @@ def evaluate_command(
     cache: CacheOption = None,
     cache_days: CacheDaysOption = None,
     retry_failures: Annotated[
-        bool, typer.Option("--retry-failures", help="Ask again what failed or was too late.")
+        bool, typer.Option("--retry-failures", help="Ask again what failed, was too late, or had a search that failed.")
     ] = False,
     seed: SeedOption = 0,
     as_json: JsonOption = False,

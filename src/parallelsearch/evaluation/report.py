@@ -38,6 +38,8 @@ from parallelsearch.trajectory import KINDS, Trajectory, read_trajectories
 REPORT_FILE, BUDGET_FILE = "report.html", "budget.json"
 _MANY_SENTENCES = 0.1
 """From this share of answers on that are right but for their form, a reader of the numbers is told."""
+_SOME_GOLD = 3
+"""Where so many questions have gold and none of it was found, the corpus or the titles are surely others."""
 _BUDGET_TITLE = "All gold, and gold recall, at a budget of passages and rounds"
 _MAX_POINTS = 200
 
@@ -239,6 +241,19 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
             f"the model that reads gave no answer on {num_unread} of {values['n']} questions: the policy's own counts there. "
             "Ask them again with --retry-failures"
         )
+    if num_unfound := values.get("num_failed_queries", 0):
+        last = f", last with: {stopped(summary['last_search_error'])}" if "last_search_error" in summary else "."
+        notes.append(
+            f"{num_unfound} of {round(values['num_subqueries'] * values['n'])} sub-queries failed{last} What they would have "
+            "found is missing from the answers. Give the same command with --retry-failures to ask these questions again"
+        )
+    is_cut = (share := values.get("cut_ratio") or 0.0) >= MANY_CUT
+    has_none = values["n_gold"] >= _SOME_GOLD and values["num_searches"] and not values["gold_recall"]
+    if has_none and not num_unfound and not is_cut:  # what was cut is not at hand either, though it was found
+        notes.append(
+            f"of the {values['n_gold']} questions whose gold is known no gold page was found: is this the corpus they are "
+            "about (--search), and are its titles and ids those of supporting_titles and gold_passage_ids?"
+        )
     if num_partial := values.get("num_partial_queries", 0):
         notes.append(f"{num_partial} queries were answered by a part of the search only: see 'missing' in the record")
     if num_refused := values.get("reader_refused", 0):
@@ -259,8 +274,7 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
             f"{values['sub_em']:.0%} of the answers hold a golden one, {values['em']:.0%} are one: the model answers in "
             "sentences, which EM and F1 count as wrong. For short answers: --dialect tools-answer, with another --out"
         )
-    share = values.get("cut_ratio") or 0.0
-    if share >= MANY_CUT:
+    if is_cut:
         limit = summary["manifest"]["setup"].get("limits", {}).get("max_observation_tokens")
         notes.append(
             f"{share:.0%} of the passages shown were cut to fit into {limit} tokens a round: the model may not have seen "
