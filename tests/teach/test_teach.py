@@ -195,6 +195,42 @@ def test_a_run_that_was_cut_off_asks_only_for_the_rest(
     }  # fmt: skip
 
 
+def test_training_that_was_cut_off_goes_on_from_its_last_step(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU a step takes minutes; twenty lost ones would be an hour."""
+    import torch
+
+    from parallelsearch.training import sft
+
+    if torch.cuda.is_available():
+        pytest.skip("with a GPU steps are quick, and not each is saved")
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps(one) + "\n" for one in born_first()), encoding="utf-8")
+    wanted = TeachSettings(**{**settings, "questions": str(questions), "epochs": 2})
+    monkeypatch.setattr(teach_run._Run, "_evaluate", lambda self: (_ for _ in ()).throw(UsageError("far enough")))
+    monkeypatch.setattr(sft, "_QUIET_S", 0.0)
+    real = sft._SftRun.saved
+
+    def cut(self: Any) -> None:
+        real(self)
+        if self.trainer.state.global_step == 2:
+            raise KeyboardInterrupt
+
+    said: list[str] = []
+    monkeypatch.setattr(sft._SftRun, "saved", cut)
+    with pytest.raises(KeyboardInterrupt):
+        teach(wanted, said.append)
+    assert "sft: learning from 12 trajectories, saved after each step" in said
+    assert any(line.startswith("step 2/4 ") for line in said)  # none is left out where they are slow
+    monkeypatch.setattr(sft._SftRun, "saved", real)
+    said.clear()
+    with pytest.raises(UsageError, match="far enough"):
+        teach(wanted, said.append)
+    assert any(line.startswith("going on from step 2 of 4 ") for line in said)
+    assert not any(line.startswith("step 2/") for line in said)
+
+
 def test_a_run_goes_on_in_another_place_on_another_machine(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -458,9 +458,12 @@ class _Run:
                 "lr": settings.lr,
                 "lr_schedule": "cosine",
                 "warmup_ratio": 0.05,
-                "save_every": 20,
+                "save_every": self._save_every(),
             },
         )
+        every = self._save_every()
+        saved = "each step" if every == 1 else f"every {every} steps"
+        self.say(f"sft: learning from {self.stages['trajectories']['num_kept']} trajectories, saved after {saved}")
         done = train_sft(recipe, say=self.say)
         if done.final is None:
             raise UsageError(f"SFT stopped at step {done.step} of {done.num_steps}; the same command goes on")
@@ -481,11 +484,18 @@ class _Run:
                 "samples_per_question": 4,
                 "lr": 5e-5,
                 "eval_every": max(1, self.settings.grpo_steps // 2),
+                "save_every": self._save_every(),
             },
         )
         done = train(recipe, say=self.say)
         best = done.best or done.out / "final"
         return {"step": done.step, "best_accuracy": done.best_accuracy, "adapter": self._inside(best)}
+
+    @staticmethod
+    def _save_every() -> int:
+        """Steps between checkpoints: each on a CPU, where a step takes minutes and the checkpoint of an adapter less than a
+        second."""
+        return 20 if require("torch", "train").cuda.is_available() else 1
 
     def _inside(self, path: Path) -> str:
         """A path as it is noted: from the run's folder on, so that the folder can be moved."""
