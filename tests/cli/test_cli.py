@@ -182,6 +182,10 @@ def test_score_and_view(monet, here):
     }
     assert json.loads(here("score", str(monet), "--json").stdout) == json.loads(result.stdout)  # the default
     assert "gated" in here("score", str(monet)).stdout
+    folder = monet.parent / "run"
+    folder.mkdir()
+    (folder / "trajectories.jsonl").write_bytes(monet.read_bytes())
+    assert here("score", str(folder), "--json").stdout == result.stdout
     assert "right" in here("view", str(monet)).stdout
     fails(here("view", str(monet), "--wrong"), 1, "none of the 1")
 
