@@ -395,6 +395,7 @@ def read_document(path: Path, name: str) -> Passage | None:
         if "\x00" in source[:_MAX_TAG_CHARS]:
             hint = "if it is UTF-16, convert it with: iconv -f UTF-16LE -t UTF-8 FILE"
             raise DataError(str(path), None, f"is not text (found a NUL character); {hint}")
+        source = source.replace("\r\n", "\n").replace("\r", "\n")  # whoever wrote it, it is the same document
         title, text = _TEXTS[kind](source)
         if _TEXTS[kind] is markdown:
             _, beside, _ = _front_matter(source)
