@@ -389,6 +389,10 @@ def test_weights_are_for_presets_that_have_them(here, monet):
 
 def test_a_gguf_file_is_exported_of_weights(here, tmp_path):
     fails(here("export", "gguf:a+b", "m.gguf", cwd=tmp_path), 2, "try: parallelsearch export hf:a+b m.gguf")
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "adapter_config.json").write_text("{}")
+    for out in ("m.gguf", "m"):
+        fails(here("export", "final", out, cwd=tmp_path), 2, f"try: parallelsearch export hf:BASE+final {out}")
 
 
 def test_why_there_is_no_answer_is_told_once(tmp_path, here):

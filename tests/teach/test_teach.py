@@ -22,6 +22,7 @@ from parallelsearch.errors import PolicyError, UsageError
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.teach import TeachSettings, plan, teach
 from parallelsearch.teach import run as teach_run
+from parallelsearch.teach.card import write_card
 from parallelsearch.teach.making import Bundle, linked, read_reply
 from parallelsearch.trajectory import read_trajectories
 
@@ -120,7 +121,9 @@ def teacher() -> Iterator[tuple[str, list[str]]]:
         yield found
 
 
-def test_from_a_corpus_to_a_policy_and_again(settings: dict[str, Any], teacher: tuple[str, list[str]]) -> None:
+def test_from_a_corpus_to_a_policy_and_again(
+    settings: dict[str, Any], teacher: tuple[str, list[str]], tmp_path: Path
+) -> None:
     address, prompts = teacher
     wanted = TeachSettings(**settings, teacher=address, prices=(1.0, 10.0), max_teacher_tokens=200_000)
     said: list[str] = []
@@ -145,6 +148,9 @@ def test_from_a_corpus_to_a_policy_and_again(settings: dict[str, Any], teacher: 
     assert done.address in card
     assert re.search(r"\| parts covered \| \d\.\d+ \(\d\.\d+, \d\.\d+\) \| .*\| [+-]\d\.\d+ \([+-]", card)
     assert f"{spent['num_replies']} replies" in card
+    assert "gguf:" not in card
+    with_file = write_card(tmp_path, {**done.record, "gguf": "taught/policy.gguf"}).read_text(encoding="utf-8")
+    assert "--policy gguf:taught/policy.gguf --search" in with_file
     # Everything is there: nothing is asked, trained or measured a second time.
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and "README" not in path.name}
     again = teach(wanted, said.append)

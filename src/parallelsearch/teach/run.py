@@ -131,9 +131,9 @@ class _Run:
         self._stage("grpo", self._grpo)
         self._stage("evaluation", lambda: asyncio.run(self._evaluate()))
         address = self._address()
-        if self.settings.gguf:
-            self._write_gguf(address)
         record = {"settings": self.settings.model_dump(mode="json"), **self.stages, "address": address}
+        if self.settings.gguf:
+            record["gguf"] = str(self._write_gguf(address))
         card = write_card(self.out, record)
         return Taught(address, self._search_address, record, card)
 
@@ -540,11 +540,11 @@ class _Run:
                 tests.append({"metric": metric, **asdict(result)})
         return tests
 
-    def _write_gguf(self, address: str) -> None:
+    def _write_gguf(self, address: str) -> Path:
         from parallelsearch.policy.gguf_export import write_gguf
 
-        if not (self.out / "policy.gguf").exists():
-            write_gguf(parse_spec(address.removeprefix("hf:")), self.out / "policy.gguf", "f16")
+        file = self.out / "policy.gguf"
+        return file if file.exists() else write_gguf(parse_spec(address.removeprefix("hf:")), file, "f16")
 
 
 def _about(question: Question) -> set[str]:
