@@ -122,6 +122,20 @@ def test_where_a_hit_stands_is_shown_beside_its_title():
     assert "\x1b" not in shown
 
 
+def test_lines_that_end_as_on_windows_are_no_escapes():
+    hits = [Hit("1", "Contract", "# Contract\r\n\r\nNotice is\r\ngiven.\x1b[31m", score=1.0)]
+    trajectory = Trajectory("q?", turns=[Turn([Query("part", hits)])])
+    screen = Console(file=io.StringIO(), width=100)
+    for view in (
+        trajectory_view(trajectory, 100),
+        retrieval_view(Retrieval("q?", merge(trajectory.queries, 1), trajectory.queries, trajectory)),
+    ):
+        screen.print(view)
+    shown = screen.file.getvalue()
+    assert shown.count("# Contract Notice is given.") == 2
+    assert "\x1b" not in shown
+
+
 def test_a_long_title_hides_neither_the_place_nor_the_url_that_an_answer_rests_on():
     hit = Hit(
         "a", "[red]Onyx[/red] " * 60, "Ada runs it.", url="https://b.org", metadata={"source": "o.pdf", "page": 3}

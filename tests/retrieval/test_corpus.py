@@ -219,6 +219,24 @@ def test_documents_have_the_titles_and_texts_of_their_own_headings(tmp_path: Pat
     assert found["e.pdf"].text.split() == ["The", "Danube", "It", "flows", "east."]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.md", "---\ntitle: Rhine\nby: Ada\n---\n# A river\n\nIt flows\nnorth.\n"),
+        ("a.rst", "Rhine\n=====\n\nIt flows\nnorth.\n"),
+        ("a.txt", "The Rhine\n\nIt flows.\n"),
+        ("a.html", "<title>Rhine</title><p>It\nflows</p><pre>a\nb</pre>"),
+    ],
+)
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_a_document_of_another_system_is_the_same(tmp_path: Path, name: str, text: str, end: str):
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "theirs").mkdir()
+    write(tmp_path / "ours" / name, text)
+    write(tmp_path / "theirs" / name, text.replace("\n", end).encode())
+    assert list(read_corpus(tmp_path / "theirs")) == list(read_corpus(tmp_path / "ours"))
+
+
 def test_a_picture_inside_markdown_hides_nothing(tmp_path: Path):
     write(tmp_path / "a.md", f"# Danube\n\n![map](data:image/png;base64,{'QUJD' * 9999})\n\nIt flows east.")
     assert [p.text for p in read_corpus(tmp_path)] == ["# Danube\n\n![map]()\n\nIt flows east."]
