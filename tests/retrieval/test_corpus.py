@@ -75,6 +75,7 @@ CSV = 'id,title,text\r\n1,Pelé,"from Brazil, a footballer"\r\n2,日本,"says ""
             "a.csv",
             CSV.replace("id,title,text", "id,title,text,more").replace("\r\n", ",\r\n").replace("more,", "more"),
         ),
+        ("a.csv", CSV.replace(",", ";").replace("Brazil;", "Brazil,")),  # a spreadsheet's, where numbers have commas
         ("a.tsv.zst", CSV.replace(",", "\t").replace("Brazil\t", "Brazil,")),
     ],
 )
@@ -195,6 +196,24 @@ def test_documents_have_the_titles_and_texts_of_their_own_headings(tmp_path: Pat
     assert {name: passage.title for name, passage in found.items()} == titles
     assert found["a.html"].text == "Another heading\nThe Rhine is long.\nElbe 1 < 2"
     assert found["e.pdf"].text.split() == ["The", "Danube", "It", "flows", "east."]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.md", "---\ntitle: Rhine\nby: Ada\n---\n# A river\n\nIt flows\nnorth.\n"),
+        ("a.rst", "Rhine\n=====\n\nIt flows\nnorth.\n"),
+        ("a.txt", "The Rhine\n\nIt flows.\n"),
+        ("a.html", "<title>Rhine</title><p>It\nflows</p><pre>a\nb</pre>"),
+    ],
+)
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_a_document_of_another_system_is_the_same(tmp_path: Path, name: str, text: str, end: str):
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "theirs").mkdir()
+    write(tmp_path / "ours" / name, text)
+    write(tmp_path / "theirs" / name, text.replace("\n", end).encode())
+    assert list(read_corpus(tmp_path / "theirs")) == list(read_corpus(tmp_path / "ours"))
 
 
 @pytest.mark.parametrize("kind", ["image/png", "IMAGE/PNG", "image/svg+xml;charset=utf-8"])
@@ -397,8 +416,8 @@ GOOD = b'{"id": "1", "text": "x"}\n'
     [
         (b"{broken", r"is not JSON \(Expecting property name"),
         (b"[1]", "expected an object with id, title and text, found list"),
-        (b'{"text": "x"}', "field 'id': expected a string, it is missing"),
-        (b'{"id": "2"}', "field 'text': expected a string, it is missing"),
+        (b'{"text": "x"}', r"field 'id': expected a string, it is missing \(found text\)"),
+        (b'{"id": "2", "body": "x"}', r"field 'text': expected a string, it is missing \(found id, body\)"),
         (b'{"id": "2", "text": 3}', "field 'text': expected a string, found int"),
         (b'{"id": "2", "contents": 3}', "field 'contents': expected a string, found int"),
         (b'{"id": true, "text": "x"}', "field 'id': expected a string, found bool"),

@@ -441,6 +441,7 @@ def read_document(path: Path, name: str) -> Passage | None:
             order = "BE" if source.index("\x00") % 2 == 0 else "LE"  # the NUL of an ASCII letter comes first, or last
             hint = f"if it is UTF-16, convert it with: iconv -f UTF-16{order} -t UTF-8 FILE"
             raise DataError(str(path), None, f"is not text (found a NUL character); {hint}")
+        source = source.replace("\r\n", "\n").replace("\r", "\n")  # whoever wrote it, it is the same document
         title, text = _TEXTS[kind](source)
         if _TEXTS[kind] is markdown:
             _, beside, _ = _front_matter(source)
