@@ -34,6 +34,8 @@ THINKING_TOKENS = 4096
 """How much a turn may think, beside what it says."""
 MAX_CHARS_PER_TOKEN = 128
 """No tokenizer has longer ones; a stream that goes on past so many does not keep to its limit."""
+_PATIENCE = 5
+"""So many times the longest wait may be waited in all for a server that says when to come back."""
 _GRACE_S = 0.5
 """How long a server may take to say goodbye (usage, end of stream) after the stop string."""
 _LONG_SILENCE_S = 30.0
@@ -255,7 +257,8 @@ class ServerPolicy(Policy):
     ) -> tuple[Turn, Generation]:
         """The turn, asked for until it is whole or the attempts or the time are used up."""
         said = ""
-        async for attempt in retrying(self.max_attempts, self.max_wait_s, deadline_s=deadline_s):
+        patience_s = _PATIENCE * self.max_wait_s
+        async for attempt in retrying(self.max_attempts, self.max_wait_s, deadline_s=deadline_s, patience_s=patience_s):
             with attempt:
                 turn, key = make(said, on_call), self._key()
                 try:
