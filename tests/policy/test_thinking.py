@@ -271,6 +271,24 @@ async def test_the_details_of_a_thought_go_back_as_they_came(streams: bool) -> N
     assert trajectory.turns[0].thought == "Two people."
 
 
+async def test_a_signature_that_comes_last_without_a_word_belongs_to_its_thought() -> None:
+    """As OpenRouter streams Claude, which refuses a thought whose signature is not its own."""
+    kind = {"type": "reasoning.text", "index": 0, "format": "anthropic-claude-v1"}
+    pieces: list[dict[str, Any]] = [
+        {"reasoning_details": [{**kind, "text": "Two "}]},
+        {"reasoning_details": [{**kind, "text": "people."}]},
+        {"reasoning_details": [{**kind, "signature": "s1"}]},
+        {"reasoning_details": [{**kind, "text": "More.", "index": 1}]},
+        *({"tool_calls": [{"index": number, **call}]} for number, call in enumerate(CALLS)),
+    ]
+    async with FaultServer(signing("s1", {}, pieces)) as server:
+        policy = policy_for(server)
+        await ask(policy)
+        await policy.aclose()
+    sent = server.bodies[1]["messages"][1]["reasoning_details"]
+    assert sent == [{**kind, "text": "Two people.", "signature": "s1"}, {**kind, "text": "More.", "index": 1}]
+
+
 async def test_details_that_a_server_will_not_have_back_are_left_out() -> None:
     inner = signing("Monet", {"tool_calls": CALLS, "reasoning_details": DETAILS}, [])
 
