@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,11 @@ _OPTIONAL_FIELDS = (
 """Sent where useful, left out from then on if a server says that it does not take them. Without `stop` a turn is cut here."""
 _LEAST_THINKING = 512
 """Less is no room worth asking for."""
+_MOST_TOKENS = re.compile(r"\bmax_(?:completion_|output_)?tokens\b")
+_TOO_FEW = re.compile(r"\bhigher max_(?:completion_)?tokens\b")
+"""So OpenAI may refuse a turn that was all thought: it has used its tokens up, and more of them are wanted."""
+_ABOUT_ROOM = (400, 402, 413, 422)
+"""402 is OpenRouter's, for who can pay fewer; 413 Groq's: what a request may write counts towards the tokens of a minute."""
 _STREAMED: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 _WHOLE: Mapping[str, Any] = {"stream": False}
 _TOOLS = re.compile(r"\btools?\b|tool[_ -]?(?:choice|call)|function.?call", re.I)
@@ -103,6 +109,7 @@ class OpenAIPolicy(ServerPolicy):
         self._encode = encode
         self._max_tokens_field = "max_tokens"
         self._passes_stops = False
+        self._refused_rooms: dict[int, int] = {}  # for thinking, with the shortest conversation that was refused it
 
     @classmethod
     def from_address(cls, address: str, **options: Any) -> OpenAIPolicy:
@@ -168,11 +175,13 @@ class OpenAIPolicy(ServerPolicy):
                 return await ask_there()
 
         async def ask_there() -> tuple[Turn, Generation]:
-            fields = self._fields(segments, stop, max_tokens + self.thinking_room, sampling, tools, only_tool)
+            longest = max_tokens + self._room(segments)
+            fields = self._fields(segments, stop, longest, sampling, tools, only_tool)
             kind = ResponseTurn if _api_of(fields) == "responses" else Turn
+            is_heard = on_text is not None or on_call is not None
             turn, generation = await self._try(
-                partial(kind, stop, on_text, bool(tools), (max_tokens + self.thinking_room) * MAX_CHARS_PER_TOKEN),
-                partial(self._exchange, fields, segments, on_text is not None or on_call is not None, deadline_s),
+                partial(kind, stop, on_text, bool(tools), longest * MAX_CHARS_PER_TOKEN),
+                partial(self._exchange, fields, segments, max_tokens, is_heard, deadline_s),
                 on_call,
                 deadline_s,
             )
@@ -190,7 +199,7 @@ class OpenAIPolicy(ServerPolicy):
                 if tools and self._picks_dialect and self._guess_dialect() is None:
                     self.dialect = None
                     raise NoToolsError(f"the model '{self.model}' was trained on tags")
-            return await self._asked(ask)
+            return await self._asked(ask, segments)
         except (TimeoutError, TransientError) as error:
             raise self._policy_error(error) from error
 
@@ -306,15 +315,37 @@ class OpenAIPolicy(ServerPolicy):
             log.info("%s said: %s", self._who, refusal)
         self.api = "responses"
 
-    def _learn_room(self, fields: dict[str, Any], detail: str) -> bool:
-        """Where the model's context is short, the room for thinking gives way before the question is given up."""
+    def _room(self, segments: Sequence[Segment]) -> int:
+        """Less after a conversation that was too long for more before."""
         room = self.thinking_room
-        if not room or not (is_about_context(detail) or re.search(r"\bmax_(?:completion_|output_)?tokens\b", detail)):
+        if room and self._refused_rooms:
+            num_tokens = self._length(segments)
+            while room and self._refused_rooms.get(room, math.inf) <= num_tokens:
+                room = _next_room(room)
+        return room
+
+    def _length(self, segments: Sequence[Segment]) -> int:
+        return sum(self.count_tokens(segment.text) for segment in segments)
+
+    def _learn_room(self, fields: dict[str, Any], segments: Sequence[Segment], says: int, response: Response) -> bool:
+        """Where the model's context is short, or what may be asked for in a minute or for one's money is little, the room
+        for thinking gives way before the question is given up: for this conversation, and for those as long."""
+        detail = error_detail(response)
+        is_about_room = response.status == 413 or is_about_context(detail) or _MOST_TOKENS.search(detail)
+        # Another question may have learned more since this one was sent: what counts is what was sent.
+        room = fields["max_tokens"] - says if "max_tokens" not in self.extra_body else 0
+        if not is_about_room or room <= 0:
             return False
-        smaller = room // 2 if room >= _LEAST_THINKING else 0
-        fields["max_tokens"] -= room - smaller
-        self._most_thinking = smaller
-        log.warning("%s has no room for so much thinking: %d tokens a turn from now on", self._who, smaller)
+        smaller = _next_room(room)
+        fields["max_tokens"] = says + smaller
+        num_tokens = self._length(segments)
+        if room not in self._refused_rooms:
+            log.warning(
+                "%s has no room for so much thinking: %d tokens a turn from now on, after as long a conversation",
+                self._who,
+                smaller,
+            )
+        self._refused_rooms[room] = min(num_tokens, self._refused_rooms.get(room, num_tokens))
         return True
 
     def _without_tools(self, error: Exception) -> NoToolsError:
@@ -330,12 +361,13 @@ class OpenAIPolicy(ServerPolicy):
         self,
         fields: dict[str, Any],
         segments: Sequence[Segment],
+        says: int,
         is_heard: bool,
         deadline_s: float,
         turn: Turn,
         key: str | None,
     ) -> None:
-        """Send the request and feed the turn with what comes back."""
+        """Send the request and feed the turn with what comes back. `says`: its tokens but for those of thoughts."""
         path = _PATHS[_api_of(fields)]
         for _ in range(len(_OPTIONAL_FIELDS) + 10):
             body = self._body(fields, self._streams_for(is_heard, "stop" in fields))
@@ -354,7 +386,10 @@ class OpenAIPolicy(ServerPolicy):
                         await self._read_answer(answer, turn, key)
                         return
                     response = await self._refusal(answer, key)
-                await self._learn_from(response, key, fields, segments, body)
+                if response.status == 400 and _TOO_FEW.search(error_detail(response)):
+                    turn.feed({"choices": [{"message": {}, "finish_reason": "length"}]})
+                    return
+                await self._learn_from(response, key, fields, segments, says, body)
             except TransientError as error:
                 self._learn_patience(error, start_s, streams)
                 raise
@@ -365,6 +400,7 @@ class OpenAIPolicy(ServerPolicy):
         key: str | None,
         fields: dict[str, Any],
         segments: Sequence[Segment],
+        says: int,
         body: dict[str, Any],
     ) -> None:
         """Return if the server refused something that it can be asked without; raise what is wrong otherwise."""
@@ -378,8 +414,9 @@ class OpenAIPolicy(ServerPolicy):
             self._learn(body, detail)
             or self._learn_stream(body, detail)
             or self._learn_reasoning(fields, segments, detail)
-            or self._learn_room(fields, detail)
         ):
+            return
+        if response.status in _ABOUT_ROOM and not is_unreadable and self._learn_room(fields, segments, says, response):
             return
         error = await self._status_error(response, key)
         if response.status in GATEWAY_TIMEOUTS and not body.get("stream"):
@@ -424,6 +461,10 @@ class OpenAIPolicy(ServerPolicy):
             raise PolicyError(f"{self._who} {found}. Name one, like {self.base_url}#{next(iter(models), 'MODEL')}")
         name, self.max_context = models.popitem()
         return name
+
+
+def _next_room(room: int) -> int:
+    return room // 2 if room >= _LEAST_THINKING else 0
 
 
 def _api_of(fields: Mapping[str, Any]) -> Api:
