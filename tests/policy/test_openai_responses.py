@@ -183,6 +183,38 @@ async def test_a_model_that_calls_functions_only_there_is_asked_there_from_then_
     assert caplog.text.count("asked there from now on") == 1
 
 
+async def test_thoughts_that_the_server_cannot_read_any_more_stay_behind() -> None:
+    """As behind a gateway that asks one account first and then another."""
+    unread = (
+        "The encrypted content gAAA...Rg== could not be verified. Reason: Encrypted content could not be decrypted."
+    )
+
+    async def behave(exchange: Exchange) -> None:
+        sent = exchange.request.body["input"]
+        if any(item.get("type") == "reasoning" for item in sent):
+            await refused(unread)(exchange)
+        else:
+            await (says(message("Pissarro")) if len(sent) > 1 else says(thought(), BOTH))(exchange)
+
+    async with FaultServer(behave) as server:
+        trajectory = await ask(policy_for(server, api="responses"))
+    assert trajectory.answer == "Pissarro", trajectory.error
+    assert all("include" in body for body in server.bodies)
+    assert [item["type"] for item in server.bodies[-1]["input"][1:]] == ["function_call", "function_call_output"]
+
+
+async def test_a_turn_of_tags_is_streamed_there_to_be_cut_where_it_ends() -> None:
+    """That API knows no stop strings: a whole answer would be waited for and paid to its end."""
+    turns = [
+        message("<search> Monet born </search> and so on" + " and on" * 50),
+        message("<answer> Pissarro </answer>"),
+    ]
+    async with FaultServer(*(says(turn) for turn in turns)) as server:
+        trajectory = await ask(policy_for(server, api="responses"), dialect="parallel", streaming_dispatch=False)
+    assert trajectory.answer == "Pissarro"
+    assert [body["stream"] for body in server.bodies] == [True, True]
+
+
 async def test_who_insists_on_the_chat_is_told_what_the_server_said() -> None:
     async with FaultServer(chat_then_responses(BOTH)) as server:
         policy = policy_for(server, api="chat")

@@ -51,6 +51,8 @@ _LEAST_THINKING = 512
 _MOST_TOKENS = re.compile(r"\bmax_(?:completion_|output_)?tokens\b")
 _TOO_FEW = re.compile(r"\bhigher max_(?:completion_)?tokens\b")
 """So OpenAI may refuse a turn that was all thought: it has used its tokens up, and more of them are wanted."""
+_NOT_ENCRYPTED = re.compile(r"encrypted content\b.{0,20}\bnot supported", re.I)
+_UNREAD = re.compile(r"encrypted content\b.*\bcould not be (?:verified|decrypted)", re.I)
 _ABOUT_ROOM = (400, 402, 413, 422)
 """402 is OpenRouter's, for who can pay fewer; 413 Groq's: what a request may write counts towards the tokens of a minute."""
 _STREAMED: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
@@ -250,7 +252,7 @@ class OpenAIPolicy(ServerPolicy):
 
     def _streams_for(self, is_heard: bool, has_stop: bool = False) -> bool:
         """A server that runs past the stop strings is streamed, too: what it writes after one is not waited for then."""
-        cuts = has_stop and (self._passes_stops or "stop" in self._unknown_fields)
+        cuts = has_stop and (self._passes_stops or "stop" in self._unknown_fields or self.api == "responses")
         return self.streams and (self._streams_all or is_heard or cuts)
 
     def _body(self, fields: dict[str, Any], streams: bool) -> dict[str, Any]:
@@ -286,13 +288,19 @@ class OpenAIPolicy(ServerPolicy):
             self._max_tokens_field = "max_completion_tokens"
             return True
         named = {field for field in _OPTIONAL_FIELDS if field in body and re.search(rf"\b{field}\b", detail)}
-        if "include" in body and "encrypted content" in detail.lower():  # a model that does not think has none
+        if "include" in body and _NOT_ENCRYPTED.search(detail):  # a model that does not think has none
             named.add("include")
         return self._leave_out(named)
 
     def _learn_reasoning(self, fields: dict[str, Any], segments: Sequence[Segment], detail: str) -> bool:
         """Some servers want the reasoning of earlier turns back, others refuse it: it is sent where one asks for it. What a
-        server gave in a form of its own goes back to it, unless it refuses that."""
+        server gave in a form of its own goes back to it, unless it refuses that; where it cannot read what it had encrypted
+        (another account's, behind a gateway), this conversation goes on without."""
+        if _api_of(fields) == "responses":
+            without = [item for item in fields["input"] if item.get("type") != "reasoning"]
+            is_unread = _UNREAD.search(detail) is not None and len(without) < len(fields["input"])
+            fields["input"] = without if is_unread else fields["input"]
+            return is_unread
         if "tools" not in fields:
             return False
         if self._sends_details and "reasoning_details" in detail and any(segment.raw for segment in segments):
@@ -370,7 +378,7 @@ class OpenAIPolicy(ServerPolicy):
         """Send the request and feed the turn with what comes back. `says`: its tokens but for those of thoughts."""
         path = _PATHS[_api_of(fields)]
         for _ in range(len(_OPTIONAL_FIELDS) + 10):
-            body = self._body(fields, self._streams_for(is_heard, "stop" in fields))
+            body = self._body(fields, self._streams_for(is_heard, turn.stops))
             streams = bool(body.get("stream"))
             start_s = time.monotonic()
             try:

@@ -199,6 +199,11 @@ class Turn:
         """What has gone to `on_text`, in this attempt or one before it."""
 
     @property
+    def stops(self) -> bool:
+        """It ends with a stop string, wherever the server ends it."""
+        return bool(self._stop)
+
+    @property
     def has_thought(self) -> bool:
         """The model thought, and that is no part of what it said."""
         return bool(self._reasoning or self._thought.text or self._num_hidden or self._thought_in_tags)
