@@ -291,6 +291,16 @@ async def test_who_writes_nothing_and_never_thought_is_given_room_once() -> None
     assert room == 0
 
 
+@pytest.mark.parametrize("how", [{"api": "completions"}, {"token_ids": True}])
+async def test_where_all_that_is_written_comes_nothing_is_taken_for_a_hidden_thought(how: dict[str, Any]) -> None:
+    """A policy in training that writes tokens without a text is sampled once, as it is."""
+    async with FaultServer(engine("", finish="length")) as server:
+        policy = policy_for(server, **how)
+        trajectory = await ask(policy, Limits(max_turns=1))
+        await policy.aclose()
+    assert [body["max_tokens"] for body in server.bodies] == [500] * trajectory.num_llm_calls
+
+
 @pytest.mark.parametrize("own", [{"max_tokens": 800}, {"max_tokens": None, "max_completion_tokens": 800}])
 async def test_a_limit_of_the_callers_own_is_the_limit_and_nothing_is_asked_twice(own: dict[str, Any]) -> None:
     async with FaultServer(thinker()) as server:

@@ -103,6 +103,7 @@ class OpenAIPolicy(ServerPolicy):
         self._api_asked = api
         self.token_ids = token_ids
         self.takes_tools = self.chooses_tools = api != "completions"
+        self._guesses = api != "completions" and not token_ids  # there all that a model writes comes
         self._picks_dialect = dialect is None
         self.dialect = dialect or self._guess_dialect()
         self._has_taken_tools = False
