@@ -634,6 +634,16 @@ async def test_who_leaves_closes_the_connections() -> None:
         await asyncio.gather(third, return_exceptions=True)
 
 
+async def test_who_is_still_asking_at_the_end_keeps_the_snippets() -> None:
+    async with Web({"/a": Reply(LONG, headers=HTML, delay_s=5)}) as web:
+        search = open_search(web.address("private=1&timeout_s=60"))
+        asked = asyncio.create_task(search.find("lighthouse"))
+        await until(lambda: web.opened == ["/a"])
+        await search.aclose()
+        found = await asked
+    assert (found.error, [hit.text for hit in found.hits]) == (None, ["snippet of /a"])
+
+
 async def test_one_search_serves_several_event_loops() -> None:
     async with Web({"/a": Reply(LONG, headers=HTML)}) as web:
         search = open_search(web.address("private=1&timeout_s=60"), cache_size=0)

@@ -178,6 +178,11 @@ class PagesRetriever(WrappingRetriever):
         opening.num_waiting += 1
         try:
             return await asyncio.shield(opening.task)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():  # who waits is given up, and not the page
+                raise
+            return _Page(problem="the search was closed before the page was there")
         finally:
             opening.num_waiting -= 1
             if (opening.task.done() or not opening.num_waiting) and on_way.get(url) is opening:
