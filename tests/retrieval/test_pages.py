@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import logging
 import os
 import socket
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -632,6 +634,16 @@ async def test_who_leaves_closes_the_connections() -> None:
         await asyncio.gather(third, return_exceptions=True)
 
 
+async def test_who_is_still_asking_at_the_end_keeps_the_snippets() -> None:
+    async with Web({"/a": Reply(LONG, headers=HTML, delay_s=5)}) as web:
+        search = open_search(web.address("private=1&timeout_s=60"))
+        asked = asyncio.create_task(search.find("lighthouse"))
+        await until(lambda: web.opened == ["/a"])
+        await search.aclose()
+        found = await asked
+    assert (found.error, [hit.text for hit in found.hits]) == (None, ["snippet of /a"])
+
+
 async def test_one_search_serves_several_event_loops() -> None:
     async with Web({"/a": Reply(LONG, headers=HTML)}) as web:
         search = open_search(web.address("private=1&timeout_s=60"), cache_size=0)
@@ -642,6 +654,57 @@ async def test_one_search_serves_several_event_loops() -> None:
         texts = [await there(), *await asyncio.gather(*(asyncio.to_thread(asyncio.run, there()) for _ in range(2)))]
         assert all("1863" in text for text in texts)
         await search.aclose()
+
+
+async def test_loops_that_are_over_are_let_go() -> None:
+    """A program may ask each question with `asyncio.run`, for days."""
+
+    class OneAtATime(Finds):
+        max_concurrency = 1
+
+        async def search_many(self, queries: Any, k: int) -> list[Result]:
+            await asyncio.sleep(0.001)
+            return await super().search_many(queries, k)
+
+    found = PagesRetriever(OneAtATime([Hit("h", "t", "x")]), private=True)
+    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+
+    async def use() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await asyncio.gather(*(found.search_many(["a"], 1) for _ in range(3)))
+
+    for _ in range(5):
+        await asyncio.to_thread(asyncio.run, use())
+    gc.collect()
+    assert sum(loop() is not None for loop in loops) <= 1
+    await found.aclose()
+
+
+async def test_names_that_answer_late_keep_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads that look names up are not those of the loop, in which all else that blocks is done."""
+    really = socket.getaddrinfo
+    slow: list[str] = []
+
+    def late(host: Any, *arguments: Any, **options: Any) -> Any:
+        if not str(host).endswith(".slow.example"):
+            return really(host, *arguments, **options)
+        slow.append(host)
+        time.sleep(1.5)
+        raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+    monkeypatch.setattr(socket, "getaddrinfo", late)
+    hits = [Hit(f"h{n}", "t", "snippet", url=f"http://h{n}.slow.example/") for n in range(40)]
+    found = PagesRetriever(Finds(hits), depth=40, timeout_s=1)
+    asked = asyncio.create_task(found.search_many(["a"], 40))
+    await until(lambda: len(slow) >= 4)
+    await asyncio.sleep(0.1)
+    start_s = time.monotonic()
+    await asyncio.to_thread(time.monotonic)
+    assert time.monotonic() - start_s < 0.7
+    [kept] = await asked
+    assert isinstance(kept, list)
+    assert [hit.text for hit in kept] == ["snippet"] * 40
+    await found.aclose()
 
 
 # ---- the door --------------------------------------------------------------------------------------------------------

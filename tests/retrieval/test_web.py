@@ -280,6 +280,32 @@ async def test_a_search_is_narrowed_to_sites_and_to_what_is_new(engine):
     }
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_sites_are_part_of_what_an_engine_takes_and_the_query_is_not_lost(engine):
+    """Brave takes 400 characters and 50 words, sites and all."""
+    sites = ",".join(f"host{number}.example" for number in range(10))
+    async with FaultServer(Reply({})) as server:
+        narrowed = engine(server.base_url, site=sites)
+        for query in ("wonderful " * 60, "flu " * 3 + "x" * 1_000):
+            await narrowed.search_many([query], 3)
+        requests = list(server.requests)
+        await narrowed.aclose()
+    for request in requests:
+        asked = request.json if request.method == "POST" else parse_qs(urlsplit(request.target).query)
+        text = asked.get("query") or asked["q"]
+        text = text[0] if isinstance(text, list) else text
+        assert len(text) <= engine.max_query_chars
+        assert engine is not BraveRetriever or len(text.split()) <= 50
+        assert "wonderful wonderful" in text or "flu flu flu" in text
+
+
+def test_so_many_sites_that_no_query_has_room_are_refused():
+    sites = ",".join(f"host{number}.example" for number in range(26))
+    with pytest.raises(UsageError, match="26 hosts, which leave no room for a query"):
+        BraveRetriever(site=sites)
+    assert len(TavilyRetriever(site=sites).sites) == 26
+
+
 def test_what_a_search_can_be_narrowed_to():
     found = open_retriever("serper?site=who.int&since=month:")
     assert found.describe() == {

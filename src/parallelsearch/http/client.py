@@ -23,8 +23,10 @@ import ssl
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from parallelsearch import __version__
@@ -122,8 +124,9 @@ class HttpClient:
 
     `permanent`, `transient` and `late` (a time-out; `permanent` if left out) are the errors it raises. `read_timeout_s`
     bounds the silence between two pieces of an answer. How many calls run at once is decided elsewhere, so the pool makes
-    nobody wait unless `max_connections` says so. With `public_only` no connection is made to an address of this machine or
-    its network, and none over a proxy, which would find the addresses of names itself.
+    nobody wait unless `max_connections` says so. With `num_lookups` names are looked up in so many threads of its own, so
+    that those which strangers wrote keep nobody else waiting. With `public_only` no connection is made to an address of this
+    machine or its network, and none over a proxy, which would find the addresses of names itself.
     """
 
     def __init__(
@@ -140,6 +143,7 @@ class HttpClient:
         max_connections: int = 0,
         max_body_bytes: int = MAX_BODY_BYTES,
         public_only: bool = False,
+        num_lookups: int = 0,
     ) -> None:
         self.what, self.connect_timeout_s, self.read_timeout_s = what, connect_timeout_s, read_timeout_s
         self.max_body_bytes, self._public_only = max_body_bytes, public_only
@@ -153,6 +157,7 @@ class HttpClient:
         }
         self._secrets = [secret for secret in secrets if secret]
         self._max_connections = max_connections
+        self._lookups = ThreadPoolExecutor(num_lookups, thread_name_prefix="names") if num_lookups else None
         self._pools: dict[asyncio.AbstractEventLoop, _Pool] = {}
         self._targets: dict[str, _Target] = {}
         weakref.finalize(self, _close_all, self._pools)
@@ -239,7 +244,7 @@ class HttpClient:
                 connector=aiohttp.TCPConnector(
                     limit=self._max_connections,
                     keepalive_timeout=_KEEPALIVE_S,
-                    resolver=aiohttp.ThreadedResolver(),
+                    resolver=aiohttp.ThreadedResolver(None if self._lookups is None else self._looking_up()),
                     socket_factory=_public_socket if self._public_only else None,
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -248,6 +253,21 @@ class HttpClient:
             )
             pool = self._pools[loop] = _Pool(session, _Gather())
         return pool
+
+    def _looking_up(self) -> asyncio.AbstractEventLoop:
+        """All that the resolver wants of a loop, in threads of our own. Who is not there in time is not waited for."""
+        pool, timeout_s = self._lookups, self.connect_timeout_s
+
+        class LookingUp:
+            async def getaddrinfo(self, *arguments: Any, **options: Any) -> Any:
+                async with asyncio.timeout(timeout_s):
+                    work = partial(socket.getaddrinfo, *arguments, **options)
+                    return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+            async def getnameinfo(self, *arguments: Any) -> Any:  # of an address that is one: nothing is looked up
+                return await asyncio.get_running_loop().getnameinfo(*arguments)
+
+        return cast(asyncio.AbstractEventLoop, LookingUp())
 
     def _timeout(self, total_s: float | None, read_s: float | None) -> aiohttp.ClientTimeout:
         import aiohttp

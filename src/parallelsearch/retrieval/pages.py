@@ -16,9 +16,8 @@ import logging
 import threading
 import time
 import urllib.request
-import weakref
 from collections import Counter, OrderedDict
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -113,7 +112,7 @@ class PagesRetriever(WrappingRetriever):
         self.max_batch, self.max_concurrency = min(inner.max_batch, 4), max(MAX_QUERIES, inner.max_concurrency)
         self._client = page_client(MAX_OPEN, private=private)
         self._kept = _Kept()
-        self._lanes: MutableMapping[asyncio.AbstractEventLoop, _Lane] = weakref.WeakKeyDictionary()
+        self._lanes: dict[asyncio.AbstractEventLoop, _Lane] = {}
         self._num_failed: int | None = 0  # until the first that was read
         self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="pages")
         # The first import takes longer than a page, and can be done while the engine is asked.
@@ -179,6 +178,11 @@ class PagesRetriever(WrappingRetriever):
         opening.num_waiting += 1
         try:
             return await asyncio.shield(opening.task)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():  # who waits is given up, and not the page
+                raise
+            return _Page(problem="the search was closed before the page was there")
         finally:
             opening.num_waiting -= 1
             if (opening.task.done() or not opening.num_waiting) and on_way.get(url) is opening:
@@ -238,6 +242,9 @@ class PagesRetriever(WrappingRetriever):
         loop = asyncio.get_running_loop()
         lane = self._lanes.get(loop)
         if lane is None:
+            # Not a weak dictionary: a semaphore that somebody waited for holds its loop.
+            for other in [one for one in list(self._lanes) if one.is_closed()]:
+                self._lanes.pop(other, None)
             lane = self._lanes[loop] = _Lane(asyncio.Semaphore(self.inner.max_concurrency))
         return lane
 

@@ -26,6 +26,8 @@ from parallelsearch.retrieval.documents import html_document
 from parallelsearch.untrusted import finite, whole
 
 _MAX_SNIPPET_CHARS, _MAX_URL_CHARS = 20_000, 4_000
+_LEAST_WORDS, _WORD_CHARS = 8, 8
+"""What sites must leave of a query, in words and letters of a word."""
 SINCE = ("day", "week", "month", "year")
 """How far back a search may be narrowed to: what all engines know."""
 _SITE = re.compile(r"(?:[\w-]+\.)*[\w-]+(?:/[\w./%~-]*)?", re.ASCII)
@@ -47,6 +49,9 @@ class WebRetriever(Retriever):
     default_url: ClassVar[str | None] = None
     max_k: ClassVar[int] = 20
     max_query_chars: ClassVar[int] = 2_000
+    max_query_words: ClassVar[int | None] = None
+    writes_sites: ClassVar[bool] = True
+    """Sites are words of the query."""
     max_batch = 1
 
     def __init__(
@@ -71,6 +76,12 @@ class WebRetriever(Retriever):
         self.base_url, self.max_concurrency = checked_url(url, self.name), max_concurrency
         self.timeout_s = checked_seconds(timeout_s, self.name)
         self.sites = _sites(site, self.name)
+        words, chars = self._room_for_words(), self._room_for_chars()
+        if (words is not None and words < _LEAST_WORDS) or chars < _LEAST_WORDS * _WORD_CHARS:
+            raise UsageError(
+                f"site of {self.name} has {len(self.sites)} hosts, which leave no room for a query in what it takes; name "
+                "fewer, or join several searches: all:ADDRESS+ADDRESS"
+            )
         if since is not None and since not in SINCE:
             raise UsageError(f"since of {self.name} is {', '.join(SINCE)}, not '{since}'.{nearest(since, SINCE)}")
         self.since = since
@@ -89,7 +100,7 @@ class WebRetriever(Retriever):
         return list(await asyncio.gather(*(self._search(query, k) for query in queries)))
 
     async def _search(self, query: str, k: int) -> Result:
-        query = _shortened(" ".join(query.split()), self.max_query_chars)
+        query = _shortened(" ".join(query.split()[: self._room_for_words()]), self._room_for_chars())
         if not query:
             return SearchError("the query is empty")
         try:
@@ -143,6 +154,14 @@ class WebRetriever(Retriever):
     def _with_sites(self, query: str) -> str:
         """The query in the words of an engine that knows `site:`."""
         return f"{' OR '.join(f'site:{site}' for site in self.sites)} {query}" if self.sites else query
+
+    def _room_for_chars(self) -> int:
+        return self.max_query_chars - (len(self._with_sites("")) if self.writes_sites else 0)
+
+    def _room_for_words(self) -> int | None:
+        if self.max_query_words is None:
+            return None
+        return self.max_query_words - (len(self._with_sites("").split()) if self.writes_sites else 0)
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -213,6 +232,7 @@ class TavilyRetriever(WebRetriever):
     key_env = "TAVILY_API_KEY"
     default_url = "https://api.tavily.com"
     max_query_chars = 400
+    writes_sites = False
 
     def _key_headers(self, key: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {key}"}
@@ -234,15 +254,14 @@ class BraveRetriever(WebRetriever):
     name = "brave"
     key_env = "BRAVE_API_KEY"
     default_url = "https://api.search.brave.com/res/v1"
-    max_query_chars = 400
+    max_query_chars, max_query_words = 400, 50  # the API refuses a longer query
 
     def _key_headers(self, key: str) -> dict[str, str]:
         return {"X-Subscription-Token": key}
 
     async def _ask(self, query: str, k: int) -> Response:
-        words = self._with_sites(query).split()[:50]  # the API refuses a query of more words
         since = {"freshness": f"p{self.since[0]}"} if self.since else {}
-        asked = {"q": " ".join(words), "count": str(k), "text_decorations": "false", **since}
+        asked = {"q": self._with_sites(query), "count": str(k), "text_decorations": "false", **since}
         return await self._get("/web/search", asked)
 
     def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
