@@ -14,7 +14,7 @@ from parallelsearch.coldstart import run as coldstart_run
 from parallelsearch.coldstart.english.from_pages.described import MADE_DESCRIBED, MAX_USES, make_described
 from parallelsearch.coldstart.english.from_pages.pages import read_pages
 from parallelsearch.coldstart.english.from_pages.roles import KINDS_OF_THINGS, PEOPLE, ROLES
-from parallelsearch.coldstart.english.from_pages.told import Things, read_things, sure_enough
+from parallelsearch.coldstart.english.from_pages.told import Things, read_things, sure_enough, with_whole_places
 from parallelsearch.coldstart.english.wide import FACTS, wide_of
 from parallelsearch.coldstart.lesson import CHANGED, ColdStartSettings
 from parallelsearch.coldstart.recipe import ColdStartRecipe
@@ -81,7 +81,7 @@ def chains(passages: list[Passage], *told: tuple[str, dict[str, tuple[str, str]]
         )
         for thing in found.all
     ]
-    things = sure_enough(Things(tuple(more), found.makers))
+    things = with_whole_places(sure_enough(Things(tuple(more), found.makers)))
     return make_described(things, read_pages(passages, ()), passages, {"sequential": 120})
 
 
