@@ -18,7 +18,7 @@ from typing import Any
 from parallelsearch.dialect import Tool
 from parallelsearch.errors import PolicyError, TransientError
 from parallelsearch.policy.base import Generation, is_count
-from parallelsearch.policy.openai_wire import CallSoFar, Turn, short
+from parallelsearch.policy.openai_wire import CallSoFar, Turn, short, string_of
 from parallelsearch.trajectory import Segment
 
 EAGER = "eager_input_streaming"
@@ -153,7 +153,7 @@ class MessageTurn(Turn):
             self._pieces[number] = []
             self._add(number, {"type": "text_delta", "text": block.get("text")})
         elif kind == "tool_use":
-            self._calls[number] = CallSoFar(_string(block, "id"), _string(block, "name"))
+            self._calls[number] = CallSoFar(string_of(block, "id"), string_of(block, "name"))
         elif kind == "thinking":
             self._pieces[number] = []
             self._add(number, {"type": "thinking_delta", "thinking": block.get("thinking")})
@@ -164,16 +164,16 @@ class MessageTurn(Turn):
         if block is None:
             return
         if kind == "text_delta" and block["type"] == "text":
-            piece = _string(delta, "text")
+            piece = string_of(delta, "text")
             self._pieces[number].append(piece)
             self._add_content(piece)
         elif kind == "input_json_delta" and block["type"] == "tool_use":
-            piece = _string(delta, "partial_json")
+            piece = string_of(delta, "partial_json")
             self._count_chars(len(piece))
             self._calls[number].arguments.append(piece)
             self._pass_on(number, self._calls[number].name, piece)
         elif kind == "thinking_delta" and block["type"] == "thinking":
-            piece = _string(delta, "thinking")
+            piece = string_of(delta, "thinking")
             self._count_chars(len(piece))
             self._pieces[number].append(piece)
             if self._with_calls:
@@ -181,7 +181,7 @@ class MessageTurn(Turn):
             else:
                 self._thought.add(piece)
         elif kind == "signature_delta" and block["type"] == "thinking":
-            block["signature"] = _string(delta, "signature")
+            block["signature"] = string_of(delta, "signature")
 
     def _close(self, number: int) -> None:
         """A call whose arguments did not come in pieces has them in its block."""
@@ -270,13 +270,6 @@ def _part(event: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(part, dict):
         raise PolicyError(f"the server sent an event without its '{name}': {short(event)}")
     return part
-
-
-def _string(record: dict[str, Any], name: str) -> str:
-    value = record.get(name)
-    if value is not None and not isinstance(value, str):
-        raise PolicyError(f"the server sent {short(value)} where text belongs")
-    return value or ""
 
 
 def _reported_error(error: object) -> PolicyError | TransientError:

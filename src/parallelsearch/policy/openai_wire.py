@@ -648,6 +648,14 @@ def _string(value: object) -> str:
     return value or ""
 
 
+def string_of(record: dict[str, Any], name: str) -> str:
+    """The text under a name, which may be left out."""
+    value = record.get(name)
+    if value is not None and not isinstance(value, str):
+        raise PolicyError(f"the server sent {short(value)} where text belongs")
+    return value or ""
+
+
 def _ids(value: object) -> list[int] | None:
     return value if isinstance(value, list) and value and all(type(item) is int for item in value) else None
 

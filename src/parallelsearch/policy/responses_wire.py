@@ -17,7 +17,7 @@ from typing import Any
 from parallelsearch.dialect import Tool
 from parallelsearch.errors import PolicyError, TransientError
 from parallelsearch.policy.base import Generation, is_count
-from parallelsearch.policy.openai_wire import CallSoFar, Turn, short, words_of
+from parallelsearch.policy.openai_wire import CallSoFar, Turn, short, string_of, words_of
 from parallelsearch.trajectory import Segment
 
 KEPT_THOUGHTS = "reasoning.encrypted_content"
@@ -101,19 +101,19 @@ class ResponseTurn(Turn):
         elif kind == "response.output_item.added":
             self._start(_index(payload), payload.get("item"))
         elif kind == "response.output_text.delta":
-            self._add_text(_index(payload), _string(payload, "delta"))
+            self._add_text(_index(payload), string_of(payload, "delta"))
         elif kind == "response.function_call_arguments.delta":
-            self._add_arguments(_index(payload), _string(payload, "delta"))
+            self._add_arguments(_index(payload), string_of(payload, "delta"))
         elif kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
             self._told.add(_index(payload))
-            self._add_thought(_string(payload, "delta"))
+            self._add_thought(string_of(payload, "delta"))
         elif kind == "response.output_item.done":
             self._close(_index(payload), payload.get("item"))
         elif kind in _OVER:
             self._end(payload.get("response"))
         elif kind == "response.refusal.delta":
             self._told.add(_index(payload))
-            self._refusal += _string(payload, "delta")
+            self._refusal += string_of(payload, "delta")
         elif kind == "error":  # as it is documented, or, as it also comes, in an object of its own
             raise _reported_error(payload.get("error") or payload)
 
@@ -123,7 +123,7 @@ class ResponseTurn(Turn):
         self._count_chars(_ITEM_CHARS)
         self._items[number] = item
         if item["type"] == "function_call":
-            self._calls[number] = CallSoFar(_string(item, "call_id"), _string(item, "name"))
+            self._calls[number] = CallSoFar(string_of(item, "call_id"), string_of(item, "name"))
         elif item["type"] == "message":
             if self._with_calls and self._text:  # two messages are two paragraphs, not one word
                 self._add_content("\n")
@@ -152,13 +152,13 @@ class ResponseTurn(Turn):
             return
         self._told.add(number)
         if item["type"] == "function_call":
-            self._add_arguments(number, _string(item, "arguments"))
+            self._add_arguments(number, string_of(item, "arguments"))
         elif item["type"] == "reasoning":
             self._add_thought(words_of(item.get("summary")) or words_of(item.get("content")))
         for part in _parts(item) if item["type"] == "message" else ():
             self._refusal += words_of(part.get("refusal"))
             if part.get("type") == "output_text":
-                self._add_text(number, _string(part, "text"))
+                self._add_text(number, string_of(part, "text"))
 
     def _end(self, response: object) -> None:
         if not isinstance(response, dict):
@@ -187,7 +187,7 @@ class ResponseTurn(Turn):
             if self.ran_on or not isinstance(item, dict) or item.get("type") not in _ITEMS:
                 continue
             if item["type"] == "function_call":
-                number = calls.get(_string(item, "call_id"), new)
+                number = calls.get(string_of(item, "call_id"), new)
             else:
                 number = others[item["type"]].pop(0) if others[item["type"]] else new
             self._close(number, item)
@@ -248,13 +248,6 @@ def _index(event: dict[str, Any]) -> int:
 def _parts(item: dict[str, Any]) -> list[dict[str, Any]]:
     content = item.get("content")
     return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-
-
-def _string(record: dict[str, Any], name: str) -> str:
-    value = record.get(name)
-    if value is not None and not isinstance(value, str):
-        raise PolicyError(f"the server sent {short(value)} where text belongs")
-    return value or ""
 
 
 def _reported_error(error: object) -> PolicyError | TransientError:
