@@ -27,9 +27,10 @@ import torch
 from parallelsearch.errors import MissingExtraError, install_command
 from parallelsearch.files import read_jsonl
 from parallelsearch.retrieval.dense import open_vectors
-from parallelsearch.retrieval.encoder import Encoder, Vectors
+from parallelsearch.retrieval.encoder import Encoder
 from parallelsearch.retrieval.faiss_index import FaissSearcher, default_nlist, default_nprobe
 from parallelsearch.retrieval.store import open_manifest
+from parallelsearch.retrieval.text_encoder import Vectors
 from parallelsearch.retrieval.vectors import ExactSearcher, decode, quantize
 
 K = 10
