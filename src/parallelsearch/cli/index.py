@@ -27,7 +27,9 @@ def index(
         str | None, typer.Option("--out", metavar="DIR", help="The folder to write; for milvus, a file or address.")
     ] = None,
     kind: Annotated[str, typer.Option(help="bm25, dense, hybrid or milvus.")] = "bm25",
-    encoder: Annotated[str, typer.Option(help="For dense: an encoder's folder or name, or openai:BASE_URL#MODEL.")] = "minilm",
+    encoder: Annotated[
+        str, typer.Option(help="For dense: an encoder's folder or name, or openai:BASE_URL#MODEL.")
+    ] = "minilm",
     dtype: Annotated[str, typer.Option(help="For dense: float32, float16 or int8.")] = "float16",
     faiss: Annotated[str | None, typer.Option(help="For dense: also build a faiss index; flat, ivf or hnsw.")] = None,
     device: Annotated[

@@ -49,10 +49,6 @@ def resolve_encoder(name: str) -> str:
         return str(folder)
     if not name.strip():
         raise UsageError("no encoder was named; give a folder, a hub name such as intfloat/e5-base-v2, or 'minilm'")
-    if "://" in name:
-        raise UsageError(
-            f"'{name}' is the address of a server; for its embeddings write openai:http://HOST:PORT/v1#MODEL"
-        )
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file() and not (path / "modules.json").is_file():

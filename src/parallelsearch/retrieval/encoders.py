@@ -36,6 +36,8 @@ def open_encoder(
     if isinstance(name, TextEncoder):
         return name
     if not is_served(name):
+        if "://" in name:
+            raise UsageError(f"'{name}' is the address of a server: for its embeddings write openai:BASE_URL#MODEL")
         return Encoder(name, device=device, batch_size=batch_size, max_tokens=max_tokens)
     if max_tokens != MAX_TOKENS:
         raise UsageError(

@@ -171,7 +171,9 @@ def _dense(num_passages: int, dim: int, dtype: str, search: str, on_gpu: bool, i
         memory += disk["faiss"]
     settings = {"dim": dim, "dtype": dtype, "search": search}
     if is_served:
-        notes.append(f"{PASSAGE_TOKENS} tokens for a passage of 100 English words; a longer one costs more in proportion")
+        notes.append(
+            f"{PASSAGE_TOKENS} tokens for a passage of 100 English words; a longer one costs more in proportion"
+        )
         tokens = num_passages * PASSAGE_TOKENS
         return Plan("dense", num_passages, settings, disk, memory, mapped, gpu, 0.0, tokens, notes)
     measured, where = (GPU_ENCODE_PER_S, "one H200") if on_gpu else (CPU_ENCODE_PER_S, "2 CPU cores")
