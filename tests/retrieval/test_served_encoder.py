@@ -532,7 +532,10 @@ def test_an_interrupted_build_leaves_nothing_under_way(server: EmbeddingServer, 
     assert len(server.requests) == num_requests < 30
 
 
-def test_a_ready_made_faiss_index_with_a_served_encoder(server: EmbeddingServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_faiss", [True, False])
+def test_a_ready_made_faiss_index_with_a_served_encoder(
+    has_faiss: bool, server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     faiss = pytest.importorskip("faiss")
     encoder = ServedEncoder(server.address)
     contents = [f'"{p.title}"\n{p.text}' for p in FACTS]
@@ -542,6 +545,9 @@ def test_a_ready_made_faiss_index_with_a_served_encoder(server: EmbeddingServer,
     index = faiss.IndexFlatIP(encoder.dim)
     index.add(encoder.encode_passages(contents))
     faiss.write_index(index, str(tmp_path / "flat.index"))
+    if not has_faiss:  # and no torch: a flat index is searched by numpy
+        for name in ("faiss", "torch"):
+            monkeypatch.setitem(sys.modules, name, None)
     search = open_search(f"faiss:{tmp_path / 'flat.index'}+{tmp_path / 'corpus.jsonl'}#{server.address}", k=1)
     hits = search.retriever.search_blocking(["river in Africa"], 1)[0]  # type: ignore[attr-defined]
     assert [hit.id for hit in hits] == ["eg"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from parallelsearch.errors import IndexDamagedError, UsageError
+from parallelsearch.errors import IndexDamagedError, MissingExtraError, UsageError
 from parallelsearch.retrieval.encoder import MAX_TOKENS, Encoder, resolve_encoder
 from parallelsearch.retrieval.served_encoder import ServedEncoder, ServedModel, is_served
 from parallelsearch.retrieval.text_encoder import KnownEncoder, Prefixes, TextEncoder
@@ -38,7 +38,12 @@ def open_encoder(
     if not is_served(name):
         if "://" in name:
             raise UsageError(f"'{name}' is the address of a server: for its embeddings write openai:BASE_URL#MODEL")
-        return Encoder(name, device=device, batch_size=batch_size, max_tokens=max_tokens)
+        try:
+            return Encoder(name, device=device, batch_size=batch_size, max_tokens=max_tokens)
+        except MissingExtraError as error:
+            raise MissingExtraError(
+                f"{error}, or take the embeddings of a server, without torch: --encoder openai:BASE_URL#MODEL"
+            ) from error
     if max_tokens != MAX_TOKENS:
         raise UsageError(
             f"max_tokens ({max_tokens}) is for an encoder of this machine; a served one cuts by characters, as its address "

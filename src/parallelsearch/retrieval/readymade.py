@@ -2,12 +2,14 @@
 
 Row i of the index is line i of the corpus. Neither file is read into memory: the corpus is mapped, with the offsets of
 its lines in a file beside it, and a flat index is mapped too. On GPUs a flat index is searched by torch, as float16 and
-spread over them (21 million x 768 need 32 GB in all, and no faiss); on the CPU by faiss. A few passages are encoded and
+spread over them (21 million x 768 need 32 GB in all, and no faiss); on the CPU by faiss, or as exact search where faiss is
+not installed. A few passages are encoded and
 compared with their rows, so that a wrong encoder or corpus is refused at once instead of found out by bad answers.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import mmap
 import shutil
@@ -53,7 +55,7 @@ def open_readymade(
     encoder = open_encoder(encoder, device=device)
     flat = map_flat(index_path)
     searcher: VectorSearcher
-    if flat is not None and devices[0] != "cpu":
+    if flat is not None and (devices[0] != "cpu" or importlib.util.find_spec("faiss") is None):
         refuse_nprobe(nprobe)
         num_rows, dim = flat.shape
         searcher = ExactSearcher(flat, devices=devices, gpu_dtype="float16")
