@@ -146,6 +146,15 @@ def test_of_many_each_is_told_as_it_ends_so_that_an_interrupt_costs_only_the_res
         assert agent.ask(QUESTION, abstain=False).answer == "Rome"
 
 
+def test_who_could_never_be_told_is_refused_before_anything_is_asked(quick):
+    async def keep(number, trajectory):
+        raise AssertionError("an async function that is called and not awaited does nothing")
+
+    for wrong, said in ((keep, "an async one"), ({}, "dict")):
+        with pytest.raises(UsageError, match=f"written with def, not {said}"):
+            quick.ask_many([QUESTION], on_done=wrong)
+
+
 def test_what_a_notebook_shows_is_short(quick):
     asked, found = quick.ask(QUESTION), quick.retrieve(QUESTION)
     assert repr(asked) == (

@@ -371,6 +371,33 @@ KAFKA, VIENNA = ("Franz Kafka", "Born in Prague."), ("University of Vienna", "Si
         ("How many speak Amharic?", "It is spoken by 2 thousand people.", [ABBA], "unsupported"),
         ("What is Emma made of?", "It is made of white stone.", [("Emma", "A statue of white stone.")], None),
         ("What is Emma made of?", "It is made of white wood.", [("Emma", "White, stands in a wood.")], "unsupported"),
+        # One that denies tells nothing, whatever its words, unless it names something.
+        (
+            "Where was Emma made?",
+            "It is not known where she was made.",
+            [("Emma", "A well known statue.")],
+            "unsupported",
+        ),
+        ("Where was Emma made?", "There isn't any record of that.", [("Emma", "Any record of Emma.")], "unsupported"),
+        ("Where was Emma made?", "None of the passages say it.", [("Emma", "The passages say it.")], "unsupported"),
+        ("Where was Emma made?", "Emma was not made in Rome but in Oslo.", [("Emma", "Of Oslo, not Rome.")], None),
+        ("Is Emma of stone?", "No, she is made of wood.", [("Emma", "Made of wood.")], None),
+        ("Is Emma of stone?", "So the answer is no.", [("Emma", "Made of wood.")], None),
+        ("Is Emma of stone?", "There is no information on that.", [("Emma", "Made of wood.")], "unsupported"),
+        # What it opens with is no name, nor is what was asked about another thing for the s behind it.
+        ("Where was Franz Kafka born?", "However, Franz Kafka was born in Prague.", [KAFKA], None),
+        ("Where was Franz Kafka born?", "Franz Kafka’s birthplace is Prague.", [KAFKA], None),
+        ("What is Franz Kafka's birthplace?", "Franz Kafka was born in Prague.", [KAFKA], None),
+        ("When did Ada die?", "She died on November 27, 1852.", [("Ada", "She died on 27 November 1852.")], None),
+        ("What is Emma made of?", "Based on the passages, it is stone.", [("Emma", "A statue of stone.")], None),
+        ("What is Emma made of?", "It is stone.", [("Emma", "A statue of stone.")], None),
+        ("What is Emma made of?", "It is wood.", [("Emma", "A statue of stone.")], "unsupported"),
+        ("When did Ada die?", "She died on November 28, 1852.", [("Ada", "Died 27 November 1852.")], "unsupported"),
+        # A number may follow a date.
+        ("When did Caesar die?", "15 March", [("Caesar", "He died on 15 March 44 BC.")], None),
+        ("When did Caesar die?", "March 15, 44 BC", [("Caesar", "He died on 15 March 44 BC.")], None),
+        ("When did Caesar die?", "15 March 44 BC", [("Caesar", "He died on March 15, 44 BC.")], None),
+        ("When did Caesar die?", "June 4", [("Caesar", "From March 3 June 4 to 5 May.")], None),
     ],
 )
 def test_an_answer_rests_on_passages_that_have_to_do_with_the_question(question, answer, passages, reason):

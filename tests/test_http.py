@@ -142,6 +142,9 @@ def test_good_statuses_are_no_error() -> None:
         ("[1, 2", ": [1, 2"),
         ('{"error": null, "detail": "d"}', ": d"),
         ("[" * 100_000, "[..."),
+        (f"<html><head><style>{'p {color: red} ' * 2000}</style></head><body>Busy</body></html>", ": Busy"),
+        (f"<style>{'p {color: red} ' * 9000}</style>Busy", "400 Bad Request"),
+        ("<html><head><title>x</title><body>Busy</body></html>", ": Busy"),
     ],
 )
 def test_message_quotes_what_the_server_said(body: str, detail: str) -> None:
@@ -710,6 +713,33 @@ async def test_certificates_are_checked_against_what_the_environment_names(
                 error = await error_of(url)
                 assert isinstance(error, UsageError)
                 assert f"the certificates that {name} names cannot be read" in str(error)
+
+
+async def test_a_client_for_public_addresses_checks_the_name_and_connects_to_the_number(
+    certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(*certificate)
+    asked_for: list[str | None] = []
+    tls.sni_callback = lambda _, name, __: asked_for.append(name)
+    real = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: real("127.0.0.1", *rest, **more))
+    async with served(says(b"ok"), tls) as (url, heads):
+        asking = client(public_only=True)
+        with pytest.raises(SearchError, match="only public addresses are opened") as caught:
+            await asking.request("GET", url.replace("127.0.0.1", "search.example"), timeout_s=60)
+        assert not isinstance(caught.value, TransientSearchError)
+        assert not heads
+        monkeypatch.setattr(http_client, "is_public", lambda address: address == "127.0.0.1")
+        with variable("SSL_CERT_FILE", certificate[0], monkeypatch):
+            trusting = client(public_only=True)
+            got = await trusting.request("GET", url.replace("127.0.0.1", "search.example"), timeout_s=60)
+            with pytest.raises(SearchError, match="no valid TLS connection"):
+                await trusting.request("GET", url.replace("127.0.0.1", "other.example"), timeout_s=60)
+        await asking.aclose()
+        await trusting.aclose()
+    assert got.content == b"ok"
+    assert asked_for == ["search.example", "other.example"]
 
 
 @pytest.mark.parametrize(

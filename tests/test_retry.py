@@ -88,6 +88,48 @@ async def test_retry_after_beyond_the_limit_is_not_slept() -> None:
     assert len(call.times_s) == 1
 
 
+@in_virtual_time
+async def test_a_limit_of_calls_turns_nobody_away_for_good() -> None:
+    """Eight calls in ten seconds, and forty who come at once: whoever is put off four times was given up before."""
+    taken_s: list[float] = []
+    num_refused = 0
+
+    async def call() -> str:
+        nonlocal num_refused
+        now_s = asyncio.get_running_loop().time()
+        taken_s[:] = [at_s for at_s in taken_s if at_s > now_s - 10]
+        if len(taken_s) >= 8:
+            num_refused += 1
+            raise TransientError("slow down", taken_s[0] + 10 - now_s)
+        taken_s.append(now_s)
+        return "answer"
+
+    async def one() -> str:
+        return await retrying(4, max_wait_s=60.0, patience_s=300.0)(call)
+
+    assert await asyncio.gather(*(one() for _ in range(40))) == ["answer"] * 40
+    assert num_refused < 200
+    with pytest.raises(TransientError, match="slow down"):
+        await asyncio.gather(*(retrying(4, max_wait_s=60.0)(call) for _ in range(40)))
+
+
+@in_virtual_time
+async def test_who_is_put_off_for_ever_is_given_up_when_patience_is_over() -> None:
+    call = Flaky(*(TransientError("no more today", 1.0) for _ in range(999)))
+    with pytest.raises(TransientError, match=r"^no more today \(after \d+ attempts\)$"):
+        await retrying(4, max_wait_s=60.0, patience_s=300.0)(call)
+    assert len(call.times_s) < 30
+    assert 300 <= sum(call.waits_s) < 500
+
+
+@in_virtual_time
+async def test_waits_that_were_asked_for_are_no_attempts_at_what_fails_otherwise() -> None:
+    errors = [TransientError("slow down", 1.0), TransientError("broken"), TransientError("slow down", 1.0)]
+    call = Flaky(*errors, TransientError("broken"), TransientError("broken"))
+    with pytest.raises(TransientError, match=r"^broken \(after 5 attempts\)$"):
+        await retrying(3, patience_s=60.0)(call)
+
+
 async def test_loop_form() -> None:
     call = Flaky(TransientError("busy"))
     async for attempt in retrying(2, first_wait_s=0.01):

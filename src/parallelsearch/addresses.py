@@ -105,6 +105,16 @@ def _whole_rerank(rest: str) -> str:
     return f"{_path_if_there(model)}+{with_whole_path(inner)}"
 
 
+def _pages(rest: str, open_part: OpenPart, **options: Any) -> Retriever:
+    from parallelsearch.retrieval.pages import PagesRetriever
+
+    return PagesRetriever(open_part(rest), **options)
+
+
+def _whole_pages(rest: str) -> str:
+    return with_whole_path(rest)
+
+
 def _faiss_parts(rest: str) -> tuple[str, str, str]:
     files, _, encoder = (part.strip() for part in rest.partition("#"))
     index, _, corpus = (part.strip() for part in files.partition("+"))
@@ -200,6 +210,7 @@ _WHERE = {"where": dict}
 _NPROBE = {"nprobe": int}
 _ENCODER = {"encoder": str}
 _TIMEOUT = {"timeout_s": float}
+_WEB = {**_TIMEOUT, "site": str, "since": str}
 SEARCH_ADDRESSES = (
     Address("demo", "the embedded corpus", "data.demo:retriever", is_index=True),
     Address(
@@ -255,10 +266,18 @@ SEARCH_ADDRESSES = (
         "retrieval.remote:RemoteRetriever",
         options=_TIMEOUT,
     ),
-    Address("serper:", "web search; key in SERPER_API_KEY", "retrieval.web:SerperRetriever", options=_TIMEOUT),
-    Address("tavily:", "web search; key in TAVILY_API_KEY", "retrieval.web:TavilyRetriever", options=_TIMEOUT),
-    Address("brave:", "web search; key in BRAVE_API_KEY", "retrieval.web:BraveRetriever", options=_TIMEOUT),
-    Address("searxng:URL", "a SearXNG instance", "retrieval.web:SearxngRetriever", options=_TIMEOUT),
+    Address("serper:", "web search; key in SERPER_API_KEY", "retrieval.web:SerperRetriever", options=_WEB),
+    Address("tavily:", "web search; key in TAVILY_API_KEY", "retrieval.web:TavilyRetriever", options=_WEB),
+    Address("brave:", "web search; key in BRAVE_API_KEY", "retrieval.web:BraveRetriever", options=_WEB),
+    Address("searxng:URL", "a SearXNG instance", "retrieval.web:SearxngRetriever", options=_WEB),
+    Address(
+        "pages:ADDRESS",
+        "any of these that finds pages of the web, with what they say in place of snippets",
+        _pages,
+        _whole_pages,
+        options={**_TIMEOUT, "depth": int, "words": int, "private": bool},
+        has_parts=True,
+    ),
     Address(
         "mcp:COMMAND_OR_URL",
         "the search tool of an MCP server",

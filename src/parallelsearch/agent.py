@@ -124,8 +124,8 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise UsageError(
-                "this waits for the agent's own thread, from that thread (inside on_event?), and would wait for ever; "
-                "ask from another thread, or use ask_async"
+                "this waits for the agent's own thread, from that thread (inside on_event or on_done?), and would wait for "
+                "ever; ask from another thread, or use ask_async"
             )
         future = self.submit(work)
         try:
@@ -447,3 +447,7 @@ def _check(settings: Mapping[str, Any]) -> None:
             f"answer_with takes a Policy, such as open_policy('hf:...'), not {type(reader).__name__}; Agent(answer_with=...) "
             "takes an address, too"
         )
+    on_done = settings.get("on_done")
+    if on_done is not None and (not callable(on_done) or inspect.iscoroutinefunction(on_done)):
+        found = "an async one" if callable(on_done) else type(on_done).__name__
+        raise UsageError(f"on_done takes a function of a number and a trajectory, written with def, not {found}")

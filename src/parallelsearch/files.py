@@ -25,7 +25,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -250,11 +250,22 @@ def _text_pieces(path: Path) -> Iterator[str]:
             yield piece
 
 
+def fields_of(record: Mapping[str, Any]) -> str:
+    """What a record has, for the message about a field that it lacks."""
+    return f"found {', '.join(map(str, record))[:200]}" if record else "found no field"
+
+
+def _delimiter_of(path: Path, header: str) -> str:
+    """Tabs in .tsv, else commas; semicolons where the header has these alone, as spreadsheets write them in countries that
+    have a comma in their numbers."""
+    if kind_of_name(path) == ".tsv":
+        return "\t"
+    return ";" if ";" in header and "," not in header else ","
+
+
 def read_table(path: PathLike, on_bad: OnBad | None = None) -> tuple[list[str], Iterator[tuple[int, int, list[str]]]]:
-    """The names of a table's columns (.tsv by tabs, else by commas), and `(line, row, values)` of each row; rows count from
-    1."""
+    """The names of a table's columns, and `(line, row, values)` of each row; rows count from 1."""
     path = Path(path)
-    delimiter = "\t" if kind_of_name(path) == ".tsv" else ","
     csv.field_size_limit(MAX_LINE_BYTES)  # also what stops a quote that is never closed
 
     def lines() -> Iterator[str]:
@@ -264,7 +275,10 @@ def read_table(path: PathLike, on_bad: OnBad | None = None) -> tuple[list[str], 
                 line = "\n"  # keeps the reader's count of lines right; an empty row is passed over
             yield line
 
-    reader = csv.reader(lines(), delimiter=delimiter)
+    text = lines()
+    first = next(text, "")
+    delimiter = _delimiter_of(path, first)
+    reader = csv.reader(itertools.chain([first] if first else [], text), delimiter=delimiter)
     try:
         names = [name.strip() for name in next(reader, [])]
     except csv.Error as error:

@@ -42,10 +42,18 @@ _ASKED = words_of(
 )
 """Words that say what is asked of a thing, and not of which."""
 _VERBS = words_of("is was are were has had")
-_OPENS_SENTENCE = words_of("yes no based according answer both")
-_MONTH_FIRST = re.compile(
-    r"\b(january|february|march|april|may|june|july|august|september|october|november|december) (\d{1,2})\b"
+_OF_THE_SENTENCE = words_of(
+    "yes no based according answer both however therefore thus so hence although though while also overall finally "
+    "unfortunately born question passage passages source sources document documents text context results information provided"
 )
+"""Words of an answer in a sentence that are about the sentence, and found in no passage for that."""
+_PRONOUNS = words_of("he she it they")
+_DENIES = re.compile(
+    r"\b(?:no(?!,)|not|none|nothing|neither|never|cannot|unknown|unclear|unable|without)\b|n['’]t\b", re.IGNORECASE
+)
+_POSSESSIVE = re.compile(r"(?<=\w)['’]s?(?!\w)")
+_MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
+_DATE = re.compile(rf"\b\d{{1,2}} (?:{_MONTHS})\b|\b(?P<month>{_MONTHS}) (?P<day>\d{{1,2}})\b")
 _NONE_OR_ALL = re.compile(r"(?:none|neither|all|both)(?: of (?:them|these)| (?:three|four|five|six|seven|eight))?")
 _ASKS_FOR_NUMBER = re.compile(
     r"\bhow (?:many|much|long|old|far|tall)\b|\bdifference\b|\b(?:years?|days|months|decades|centuries) "
@@ -176,11 +184,19 @@ def is_computed(question: str, answer: str) -> bool:
 def _plain(text: str) -> str:
     """The form in which words are looked for in passages: that of answers, without accents, with the words that the search
     itself sees (`Paul Cezanne` finds the page `Paul Cézanne`) and with the day before its month (`July 4, 1776`)."""
-    return _MONTH_FIRST.sub(r"\2 \1", " ".join(spaced(normalise(fold(text))).split()))
+    return _DATE.sub(_day_first, " ".join(spaced(normalise(fold(text))).split()))
+
+
+def _day_first(date: re.Match[str]) -> str:
+    """What follows a date that is so already may be a number, too: `15 March 44 BC`."""
+    return date[0] if date["month"] is None else f"{date['day']} {date['month']}"
 
 
 def _is_same(answer: str, alternative: str) -> bool:
-    """The answer names this alternative, if only by a part of it (`Pissarro` for `Camille Pissarro`)."""
+    """The answer names this alternative, if only by a part of it (`Pissarro` for `Camille Pissarro`). Yes and no begin or end
+    it: `there is no information` says neither."""
+    if alternative in _YES_OR_NO:
+        return alternative in (answer.partition(" ")[0], answer.rpartition(" ")[2])
     return bool(answer) and (f" {answer} " in f" {alternative} " or f" {alternative} " in f" {answer} ")
 
 
@@ -291,28 +307,32 @@ class _Evidence:
         return []
 
     def _told(self, answer: str) -> list[str]:
-        """What a sentence tells that the question does not have: its names and numbers, or else its other words. A model that
-        answers in a sentence says with them what another says in so many words; the rest stands in no passage."""
-        asked = set(_plain(self.question).split())
+        """What a sentence tells that the question does not have: its names and numbers, or else its other words, unless it
+        denies (`It is not known where he was born`). A model that answers in a sentence says with them what another says in
+        so many words; the rest stands in no passage."""
+        asked = {word for text in (self.question, _POSSESSIVE.sub("", self.question)) for word in _plain(text).split()}
         names: list[list[str]] = [[]]
         others: list[list[str]] = [[]]
-        repeats = has_verb = False
         tokens = answer.split()
+        has_pronoun, has_verb = _plain(answer).partition(" ")[0] in _PRONOUNS, False
+        repeats = has_pronoun
         for token in tokens:
             word, first = _plain(token), token.strip(_AROUND)[:1]
             is_name = first.isupper() or first.isdigit()
             says_nothing = not word or word in _SAYS_NOTHING
-            is_new = not says_nothing and word not in asked and word not in _OPENS_SENTENCE
+            is_asked = word in asked or _plain(_POSSESSIVE.sub("", token)) in asked
+            is_new = not says_nothing and not is_asked and word not in _OF_THE_SENTENCE
             is_counted = bool(names[-1]) and names[-1][-1].isdigit()  # a number, and of what
-            repeats = repeats or (word in asked and not says_nothing) or word in _VERBS
+            repeats = repeats or (is_asked and not says_nothing) or word in _VERBS
             has_verb = has_verb or (not is_name and (word in _VERBS or not says_nothing))
             for runs, belongs in ((names, is_new and (is_name or is_counted)), (others, is_new and not is_name)):
                 if belongs:
                     runs[-1].append(word)
                 if runs[-1] and (not belongs or token[-1:] in ",;:."):
                     runs.append([])
-        is_sentence = len(tokens) > 3 and repeats and has_verb
-        return [_plain(" ".join(run)) for run in (names if any(names) else others) if run] if is_sentence else []
+        told = names if any(names) or _DENIES.search(answer) else others
+        is_sentence = len(tokens) > (2 if has_pronoun else 3) and repeats and has_verb
+        return [_plain(" ".join(run)) for run in told if run] if is_sentence else []
 
     def _related(self) -> list[int]:
         """The sources that mention a name asked for: one of the question, or one that a source which is itself related

@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import Any, Literal, TypedDict
 
 from parallelsearch import grammar
@@ -30,7 +31,7 @@ from parallelsearch.grammar import ParsedTurn
 from parallelsearch.limits import MIN_TURN_TOKENS, Limits
 from parallelsearch.named import place_of
 from parallelsearch.observation import Observation
-from parallelsearch.policy.base import Generation, Message, OnCall, Policy, Sampling, check_policy
+from parallelsearch.policy.base import Generation, Message, OnCall, Policy, Sampling, check_policy, may_repeat
 from parallelsearch.reading import STOP as READING_STOP
 from parallelsearch.reading import answer_in, reading_prompt
 from parallelsearch.retrieval.base import DegradedHits, Hit
@@ -375,6 +376,7 @@ class _Run:
     async def written_by(self, policy: Policy, segments: Sequence[Segment], **options: Any) -> Generation:
         """A turn. Whatever else a policy raises is a `PolicyError`, as whatever a backend raises is a `SearchError`: one
         call that breaks must cost no more than its question."""
+        repeats = may_repeat.set((policy, partial(self.pays_twice, policy, segments)))
         try:
             generation = await policy.generate(segments, sampling=self.sampling, **options)
         except ParallelSearchError:
@@ -389,12 +391,27 @@ class _Run:
                 what = f"{BROKE} ({type(error).__name__}): {error}{place}"
             _log.debug("%s", what, exc_info=error)
             raise PolicyError(what) from error
+        finally:
+            may_repeat.reset(repeats)
         if not isinstance(generation, Generation):
             raise PolicyError(
                 f"{BROKE}: {policy.name} gave a {type(generation).__name__} as its turn; generate gives a Generation, for "
                 'example Generation(text, "stop")'
             )
         return generation
+
+    def pays_twice(self, policy: Policy, segments: Sequence[Segment], generation: Generation) -> bool:
+        """A call brought nothing, and the policy would make it once more. It may if that passes no limit; then the first is
+        billed beside the turn, whatever becomes of the second."""
+        num_read = sum(policy.count_tokens(segment.text) for segment in segments)
+        before = self.num_read, self.num_written
+        spent = self.bill(generation, num_read)
+        more = self.num_read + num_read, self.num_written + self.longest_turn(policy)
+        if self.passed(*(self.ahead(1) if policy is self.policy else more)) is not None:
+            self.num_read, self.num_written = before  # it is the turn, then
+            return False
+        self.side_usage.update(spent)
+        return True
 
     async def call_apart(self, prompt: str, session: str, stop: tuple[str, ...]) -> Generation:
         """A call with a prompt of its own: for the engine, a conversation of its own."""
@@ -450,6 +467,7 @@ class _Run:
         if hits:
             self.emit("reading", number, reader.title)
             trajectory.reading = record
+            beside = Counter(self.side_usage)
             try:
                 async with asyncio.timeout(self.time_left(answering=True)):
                     await self.read_with(reader, hits, record, f"{session}/reader", number)
@@ -459,6 +477,10 @@ class _Run:
                 if error is self.callers_error:
                     raise
                 record.error = str(error) or type(error).__name__
+            if spent := self.side_usage - beside:  # by a first call that brought nothing
+                record.num_read = (record.num_read or 0) + spent["prompt_tokens"]
+                record.num_tokens = (record.num_tokens or 0) + spent["completion_tokens"]
+                self.side_usage = beside
             record.generate_s = self.now() - record.start_s
         if trajectory.answer is not None:
             self.emit("answer", number if hits else number - 1, trajectory.answer)

@@ -29,7 +29,7 @@ from parallelsearch.errors import (
     closed,
     is_number,
 )
-from parallelsearch.retrieval.base import DegradedHits, Hit, KeptHits, Result, is_fresh
+from parallelsearch.retrieval.base import DegradedHits, Hit, KeptHits, Result, hits_like, is_fresh
 from parallelsearch.retrieval.metadata import bounded
 from parallelsearch.retrieval.own import Backend, as_retriever
 from parallelsearch.untrusted import finite, whole
@@ -398,9 +398,7 @@ def _sound(result: object, name: str) -> Result:
         hits = [_mended(hit) for hit in result]
     except Exception as error:  # fields of any type, and any way of comparing them
         return SearchError(f"{name} gave a hit that is none: {error}")
-    if isinstance(result, DegradedHits):
-        return DegradedHits(hits, result.failures)
-    return KeptHits(hits) if isinstance(result, KeptHits) else hits
+    return hits_like(result, hits)
 
 
 def _is_sound(hit: Hit) -> bool:

@@ -370,6 +370,9 @@ class Trajectory:
         limits, num_turns = self.limits or {}, len(self.turns)
         idle = [turn for turn in self.turns if turn.was_written and turn.action is None]
         cut = sum(turn.finish == "length" for turn in idle)
+        is_poor = (self.no_room or "").startswith(("max_cost", "max_billed_tokens"))
+        if is_poor and not any((turn.text or "").strip() for turn in idle):
+            idle, cut = [], 0  # it thought, and there was no money to think on
         if cut:
             limit = f"max_tokens_per_turn={limits.get('max_tokens_per_turn')}"
             if all(goes_in_circles(turn.text, _LONGEST_LOOP) for turn in idle if turn.finish == "length"):

@@ -122,6 +122,20 @@ def test_where_a_hit_stands_is_shown_beside_its_title():
     assert "\x1b" not in shown
 
 
+def test_lines_that_end_as_on_windows_are_no_escapes():
+    hits = [Hit("1", "Contract", "# Contract\r\n\r\nNotice is\r\ngiven.\x1b[31m", score=1.0)]
+    trajectory = Trajectory("q?", turns=[Turn([Query("part", hits)])])
+    screen = Console(file=io.StringIO(), width=100)
+    for view in (
+        trajectory_view(trajectory, 100),
+        retrieval_view(Retrieval("q?", merge(trajectory.queries, 1), trajectory.queries, trajectory)),
+    ):
+        screen.print(view)
+    shown = screen.file.getvalue()
+    assert shown.count("# Contract Notice is given.") == 2
+    assert "\x1b" not in shown
+
+
 def test_a_long_title_hides_neither_the_place_nor_the_url_that_an_answer_rests_on():
     hit = Hit(
         "a", "[red]Onyx[/red] " * 60, "Ada runs it.", url="https://b.org", metadata={"source": "o.pdf", "page": 3}
@@ -199,6 +213,10 @@ def test_score_and_view(monet, here):
     }
     assert json.loads(here("score", str(monet), "--json").stdout) == json.loads(result.stdout)  # the default
     assert "gated" in here("score", str(monet)).stdout
+    folder = monet.parent / "run"
+    folder.mkdir()
+    (folder / "trajectories.jsonl").write_bytes(monet.read_bytes())
+    assert here("score", str(folder), "--json").stdout == result.stdout
     assert "right" in here("view", str(monet)).stdout
     fails(here("view", str(monet), "--wrong"), 1, "none of the 1")
 
@@ -342,7 +360,10 @@ def test_ctrl_c_while_a_model_is_waited_for(arguments: list[str], also: str, tmp
         with silent.accept()[0]:
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=120)
-    assert (process.returncode, out, err) == (130, "", f"parallelsearch: stopped{also}\n")
+    assert (process.returncode, out) == (130, "")
+    *searched, told = err.splitlines()
+    assert told == f"parallelsearch: stopped{also}"
+    assert all(line.startswith("search: demo (") for line in searched)  # nobody named one
 
 
 def test_ctrl_c_while_a_module_is_imported(monkeypatch):
@@ -402,6 +423,10 @@ def test_weights_are_for_presets_that_have_them(here, monet):
 
 def test_a_gguf_file_is_exported_of_weights(here, tmp_path):
     fails(here("export", "gguf:a+b", "m.gguf", cwd=tmp_path), 2, "try: parallelsearch export hf:a+b m.gguf")
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "adapter_config.json").write_text("{}")
+    for out in ("m.gguf", "m"):
+        fails(here("export", "final", out, cwd=tmp_path), 2, f"try: parallelsearch export hf:BASE+final {out}")
 
 
 def test_why_there_is_no_answer_is_told_once(tmp_path, here):

@@ -95,3 +95,32 @@ def test_gold_passages_given_is_a_search_of_its_own(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     row = summary(tmp_path / "run")
     assert (row["gold_recall"], row["num_searches"]) == (1.0, 1.0)
+
+
+def test_who_names_no_search_is_told_that_it_is_the_demo(tmp_path: Path) -> None:
+    """Forgotten, it costs a whole run over a corpus that holds none of the answers."""
+    (tmp_path / "mine.jsonl").write_text('{"question": "When was the Pavo 300 released?", "answer": "2007"}\n')
+    script = tmp_path / "script.json"
+    script.write_text(
+        json.dumps({"When was the Pavo 300 released?": ["<search> Pavo 300 </search>", "<answer> 2007 </answer>"]})
+    )
+    words = "search: demo (the embedded corpus, because no --search was given)"
+    own = ["--data", str(tmp_path / "mine.jsonl"), "--policy", f"script:{script}", "--out", str(tmp_path / "run")]
+    asked = [f"--policy=script:{script}", "When was the Pavo 300 released?"]
+    for command, arguments in (("eval", own), ("ask", asked), ("retrieve", asked)):
+        result = CliRunner().invoke(app, [command, *arguments])
+        assert words in result.stderr, result.output
+        assert words not in CliRunner().invoke(app, [command, *arguments, "--search", "demo"]).stderr
+    demo_run = [
+        "eval",
+        "--data",
+        "demo-par",
+        "--limit",
+        "2",
+        "--policy",
+        f"script:{script}",
+        "--out",
+        str(tmp_path / "d"),
+    ]
+    assert words not in CliRunner().invoke(app, demo_run).stderr
+    assert words not in CliRunner().invoke(app, ["ask", "--policy", "demo", "Who wrote Emma?"]).stderr

@@ -359,8 +359,11 @@ def test_a_table_of_questions(folder: Path) -> None:
     [packed] = load_questions(str(folder / "mine.tsv.gz"))
     assert (packed.question, packed.golden_answers) == ("A, b?", ["1840"])
     (folder / "corpus.csv").write_text("id,title,text\n1,a,b\n")
-    with pytest.raises(DataError, match=r"corpus\.csv, line 2: field 'question': is missing"):
+    with pytest.raises(DataError, match=r"corpus\.csv, line 2: field 'question': is missing \(found id, title, text\)"):
         load_questions(str(folder / "corpus.csv"))
+    (folder / "german.csv").write_bytes(b"question;answer\r\nWhat is 1,5 and 2?;3,5\r\n")
+    [question] = load_questions(str(folder / "german.csv"))
+    assert (question.question, question.golden_answers) == ("What is 1,5 and 2?", ["3,5"])
     (folder / "torn.csv").write_text("question,answer\nA?,b,c\n")
     with pytest.raises(DataError, match=r"torn\.csv, line 2: has 3 fields, and the header has 2"):
         load_questions(str(folder / "torn.csv"))

@@ -30,7 +30,9 @@ from parallelsearch.evaluation.budget import (
 )
 from parallelsearch.evaluation.whole import evaluate, spend_budgets
 from parallelsearch.gold import Gold
-from parallelsearch.retrieval.base import Hit
+from parallelsearch.policy import ScriptedPolicy
+from parallelsearch.retrieval import build_index
+from parallelsearch.retrieval.base import Hit, Passage
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Query, Question
 
@@ -141,6 +143,8 @@ async def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
         await spend_budgets(["demo"], "demo", tmp_path)
     with pytest.raises(UsageError, match="is no run folder"):
         await spend_budgets([str(tmp_path / "mistyped")], "demo", tmp_path)
+    with pytest.raises(UsageError, match="'mistyped' is no run folder"):
+        await spend_budgets(["mistyped"], "demo", tmp_path)
     with pytest.raises(UsageError, match="gold is known"):
         cells([Arm("a"), Arm("b")])
     search = Search(demo.retriever())
@@ -148,3 +152,34 @@ async def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
     await search.aclose()
     with pytest.raises(UsageError, match="run folder"):
         arm_of_record("a", tmp_path)
+
+
+async def test_a_run_over_another_corpus_is_not_searched_again_in_the_demo_unasked(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    build_index([Passage("1", "Pavo 300", "The Pavo 300 was released in 2007.")], own)
+    question = Question("When was the Pavo 300 released?", ["2007"], "1", kind="single", supporting_titles=["Pavo 300"])
+    model = ScriptedPolicy({question.question: ["<search> Pavo 300 </search>", "<answer> 2007 </answer>"]})
+    await evaluate([question], model, f"bm25:{own}", tmp_path / "run")
+
+    def first(folder: Path) -> dict[str, float]:
+        return json.loads((folder / "budget.json").read_text())["cells"][0]
+
+    with pytest.raises(UsageError, match=r"did not search the embedded corpus \(bm25, 1 passages\).*--search ADDRESS"):
+        await spend_budgets([str(tmp_path / "run")], None, tmp_path / "forgotten")
+    assert not (tmp_path / "forgotten").exists()
+    page = await spend_budgets([str(tmp_path / "run")], "demo", tmp_path / "elsewhere")
+    assert first(tmp_path / "elsewhere")["all_gold"] == 0.0
+    assert "searched another corpus" in page.read_text()
+    assert len(json.loads((tmp_path / "elsewhere" / "budget.json").read_text())["warnings"]) == 1
+    await spend_budgets([str(tmp_path / "run")], f"bm25:{own}", tmp_path / "right")
+    assert first(tmp_path / "right")["all_gold"] == 1.0
+    assert json.loads((tmp_path / "right" / "budget.json").read_text())["warnings"] == []
+
+
+def test_groups_stand_in_one_order_however_a_run_ended() -> None:
+    groups = ["single", "parallel, 10 parts", "no kind", "mixed, 2 parts", "parallel, 2 parts", "sequential"]
+    arm = Arm("r", [Found(str(n), group, {number: [1] for number in ROUNDS}) for n, group in enumerate(groups)])
+    found = list(dict.fromkeys(cell.group for cell in cells([arm], num_resamples=10)))
+    assert found == [
+        "all", "parallel, 2 parts", "parallel, 10 parts", "sequential", "single", "mixed, 2 parts", "no kind",
+    ]  # fmt: skip

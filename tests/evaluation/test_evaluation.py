@@ -21,7 +21,8 @@ import pytest
 
 import parallelsearch
 from parallelsearch import grammar
-from parallelsearch.errors import DataError, PolicyError, UsageError
+from parallelsearch.addresses import open_own_search
+from parallelsearch.errors import DataError, PolicyError, SearchError, UsageError
 from parallelsearch.evaluation import compare, compare_groups, evaluate_answers
 from parallelsearch.evaluation.folder import RunFolder, RunStoppedError, read_rows, read_summary, short_names
 from parallelsearch.evaluation.report import notes_of
@@ -293,6 +294,60 @@ async def test_a_small_set_of_nothing_but_failures_has_no_report(tmp_path: Path)
     assert summary["subsets"]["made"]["em"] == 1.0
     one_right = Unreliable(asked, {asked[0].id, asked[1].id})
     assert (await run_questions(asked, one_right, search(), tmp_path / "other", FAST))["num_done"] == 3
+
+
+class Flaky:
+    """A search that answers no query in which one of these words stands."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def search_many(self, queries: Sequence[str], k: int) -> list[Any]:
+        return [
+            SearchError("the index is away") if set(query.split()) & set(self.words) else [(query, f"{query} is one.")]
+            for query in queries
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "flaky"}
+
+
+async def test_searches_that_failed_are_told_and_can_be_asked_again(tmp_path: Path) -> None:
+    """They look like a policy that answers badly."""
+    asked, policy = questions(6), Unreliable(questions(6))
+    some, all_up = open_own_search(Flaky("3")), open_own_search(Flaky())
+    summary = await run_questions(asked, policy, some, tmp_path / "some", FAST)
+    await run_questions(asked, policy, all_up, tmp_path / "up", FAST)
+    [note] = notes_of(summary)
+    assert note.startswith("2 of 12 sub-queries failed, last with: the index is away. What they would have found")
+    assert "--retry-failures" in note
+    told = [one for one in compare([tmp_path / "up", tmp_path / "some"]).warnings if "like for like" in one]
+    assert [one.partition(". ")[0] for one in told] == [
+        "not like for like: of the 6 questions some has 2 with a search that failed"
+    ]
+    again = await run_questions(asked, policy, all_up, tmp_path / "some", replace(FAST, retry_failures=True))
+    assert again["num_done_now"] == 2
+    assert notes_of(again) == []
+
+
+async def test_a_run_in_which_every_search_failed_has_no_report(tmp_path: Path) -> None:
+    asked, down = questions(40), open_own_search(Flaky("Thing"))
+    with pytest.raises(
+        RunStoppedError, match=r"every search failed, on 3 questions, last with: the index is away.*retry"
+    ):
+        await run_questions(asked[:3], Unreliable(asked), down, tmp_path / "few", FAST)
+    assert not (tmp_path / "few" / "summary.json").exists()
+    settings = replace(FAST, max_failures_in_a_row=5, concurrency=2)
+    with pytest.raises(RunStoppedError, match=r"every search failed on 5 questions in a row.*the index is away"):
+        await run_questions(asked, Unreliable(asked), down, tmp_path / "many", settings)
+    assert len(ids(tmp_path / "many")) < 10
+
+
+async def test_gold_of_another_corpus_is_told(tmp_path: Path) -> None:
+    asked = [replace(question, supporting_titles=["thing.md"]) for question in questions(4)]
+    summary = await run_questions(asked, Unreliable(asked), search(), tmp_path, FAST)
+    [note] = notes_of(summary)
+    assert note.startswith("of the 4 questions whose gold is known no gold page was found: is this the corpus")
 
 
 async def test_a_second_run_of_the_same_set_up_has_nothing_to_do(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ import pytest
 from parallelsearch import grammar
 from parallelsearch.errors import UsageError
 from parallelsearch.evaluation.comparison import compare
-from parallelsearch.evaluation.folder import read_rows, read_summary
+from parallelsearch.evaluation.folder import SUMMARY_FILE, read_rows, read_summary
 from parallelsearch.evaluation.page import Section, Table, page, viewer_address
 from parallelsearch.evaluation.plots import Figure, Series, place_labels, svg, ticks
 from parallelsearch.evaluation.report import choose_examples, notes_of, write_comparison, write_report
 from parallelsearch.evaluation.run import EvaluationSettings, run_questions
+from parallelsearch.files import write_json
 from parallelsearch.limits import Limits
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Passage
@@ -102,6 +103,17 @@ async def test_questions_that_failed_or_ran_out_of_time_are_named_at_the_top(tmp
     assert late.startswith("5 of 7 questions ran out of time (1 s each) and count as wrong")
     text = write_report(tmp_path / "late", png=False).read_text()
     assert f'<p class="warning">{late}</p>' in text
+
+
+async def test_an_error_of_several_lines_is_one_note(tmp_path: Path) -> None:
+    run = await make_run(tmp_path / "run", wrong=0)
+    summary = read_summary(run)
+    next(iter(summary["subsets"].values()))["failures"] = 1
+    write_json(run / SUMMARY_FILE, {**summary, "last_error": "CUDA error: busy\n# compile it\nwith assertions"})
+    write_report(run, png=False)
+    lines = (run / "report.md").read_text().splitlines()
+    assert any("last with: CUDA error: busy # compile it with assertions. Give the same" in line for line in lines)
+    assert "# compile it" not in lines
 
 
 async def test_who_answers_in_sentences_is_told_how_to_ask_for_short_answers(tmp_path: Path) -> None:

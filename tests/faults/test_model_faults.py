@@ -111,6 +111,21 @@ def call(arguments: Any, name: Any = "search", **more: Any) -> dict[str, Any]:
     return {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}, **more}
 
 
+def deep(depth: int) -> dict[str, Any]:
+    return {"a": deep(depth - 1)} if depth else {}
+
+
+def detailed(details: Any) -> Reply:
+    said = {"content": "", "tool_calls": [call('{"queries": ["a"]}')], "reasoning_details": details}
+    return Reply(dumped({"choices": [{"message": said, "finish_reason": "tool_calls"}]}))
+
+
+def counted(thoughts: Any) -> Reply:
+    details = {"reasoning_tokens": thoughts}
+    usage = {"completion_tokens": 5, "completion_tokens_details": details}
+    return Reply(dumped({**message("Monet"), "usage": usage}))
+
+
 CALLS: dict[str, Reply] = {
     "calls that are a number": Reply(dumped(message("", tool_calls=7))),
     "a call that is null": called(None),
@@ -128,6 +143,17 @@ CALLS: dict[str, Reply] = {
     "a name that is a number": called(call("{}", 7)),
     "an id of 400 digits": called(call("{}", id=10**400)),
     "an index below zero": called(call("{}", index=-1)),
+    "a signature that is a number": called(call('{"queries": ["a"]}', extra_content=7)),
+    "a signature with half a surrogate": called(call('{"queries": ["a"]}', extra_content={f"a{HALF}": f"b{HALF}"})),
+    "a signature of 400 digits, and none": called(call('{"queries": ["a"]}', extra_content={"a": [10**400, float("nan")]})),
+    "a signature in depth": called(call('{"queries": ["a"]}', extra_content=deep(90))),
+    "details that are numbers": detailed([1, None, {"text": 3}, {"type": [1], "text": "a"}]),
+    "details with half a surrogate": detailed([{"type": "reasoning.text", "text": f"a{HALF}"}] * 2),
+    "details of 400 digits, and none": detailed([{"data": 10**400, "index": float("nan")}] * 2),
+    "details that are an object": detailed({"text": "a"}),
+    "a count of thoughts below zero": counted(-5),
+    "a count of thoughts beyond the turn's": counted(10**6),
+    "a count of thoughts of 400 digits": counted(10**400),
 }  # fmt: skip
 
 

@@ -568,3 +568,31 @@ def test_address_with_everything() -> None:
 def test_addresses_that_are_wrong(address: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         OpenAIPolicy.from_address(address)
+
+
+async def test_a_limit_of_calls_costs_no_question() -> None:
+    """Four calls in 0.3 s, and twenty questions at once: each is put off until its turn comes."""
+    taken_s: list[float] = []
+
+    async def behave(exchange: Exchange) -> None:
+        now_s = asyncio.get_running_loop().time()
+        taken_s[:] = [at_s for at_s in taken_s if at_s > now_s - 0.3]
+        if len(taken_s) >= 4:
+            await status(429, retry_after_ms=str(1000 * (taken_s[0] + 0.3 - now_s)))(exchange)
+        else:
+            taken_s.append(now_s)
+            await engine(ANSWER)(exchange)
+
+    async with FaultServer(behave) as server:
+        policy = policy_for(server, max_wait_s=10.0)
+        segments = [policy.prompt("Who is older?", "Who is older?")]
+        turns = [
+            policy.generate(
+                segments, stop=grammar.STOP_STRINGS, max_tokens=99, sampling=Sampling(), session=f"{number}"
+            )
+            for number in range(20)
+        ]
+        said = await asyncio.gather(*turns)
+        await policy.aclose()
+    assert [one.text for one in said] == [ANSWER] * 20
+    assert len(server.requests) > 20

@@ -79,6 +79,62 @@ async def test_without_a_kept_thought_the_items_are_made_from_the_record() -> No
     assert said == {key: BOTH[key] for key in ("type", "call_id", "name", "arguments")}
 
 
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("encrypted", ["gAAA", None])
+async def test_what_a_message_was_said_for_goes_back_with_it(encrypted: str | None, streams: bool) -> None:
+    first = says(thought(encrypted=encrypted), {**message("Both dates."), "phase": "commentary"}, BOTH)
+    async with FaultServer(first, says(message("Pissarro"))) as server:
+        await ask(policy_for(server, api="responses"), streaming_dispatch=streams)
+    said = next(item for item in server.bodies[1]["input"] if item.get("role") == "assistant")
+    assert said == {"role": "assistant", "content": "Both dates.", "phase": "commentary"}
+
+
+def streamed(*events: dict[str, Any]) -> Behaviour:
+    async def behave(exchange: Exchange) -> None:
+        await exchange.head(200, "text/event-stream")
+        for event in events:
+            await exchange.send(f"data: {json.dumps(event)}\n\n".encode())
+        await exchange.end()
+
+    return behave
+
+
+async def test_items_that_are_numbered_in_another_way_at_the_end_are_not_taken_twice() -> None:
+    """As LiteLLM does it: in the stream calls are numbered from 1, in the response thoughts come first."""
+    items = [thought(), message("Both dates."), BOTH]
+    done = {"type": "response.output_item.done"}
+    events = [
+        {"type": "response.output_item.added", "output_index": 0, "item": {**items[1], "content": []}},
+        {"type": "response.output_text.delta", "output_index": 0, "delta": "Both dates."},
+        {"type": "response.output_item.added", "output_index": 1, "item": {**BOTH, "arguments": ""}},
+        {"type": "response.function_call_arguments.delta", "output_index": 1, "delta": BOTH["arguments"]},
+        {**done, "output_index": 1, "item": BOTH},
+        {"type": "response.completed", "response": {"object": "response", "status": "completed", "output": items}},
+    ]
+    async with FaultServer(streamed(*events), says(message("Pissarro"))) as server:
+        trajectory = await ask(policy_for(server, api="responses"))
+    said = trajectory.segments[1]
+    assert said.text == "Both dates."
+    assert [call.id for call in said.calls or ()] == ["a"]
+    assert said.reasoning == "Two people."
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"type": "error", "sequence_number": 2, "error": {"code": "rate_limit_exceeded", "message": "Slow."}},
+        {"type": "error", "sequence_number": 2, "error": {"code": "too_many_requests", "message": "Slow."}},
+        {"type": "error", "code": "rate_limit_exceeded", "message": "Slow."},
+        {"error": {"type": "rate_limit_error", "message": "Slow."}},
+        {"error": {"type": "InternalServerError", "code": 500, "message": "Oh."}},
+    ],
+)
+async def test_an_error_that_passes_is_asked_again(error: dict[str, Any]) -> None:
+    async with FaultServer(streamed(error), says(message("Pissarro"))) as server:
+        trajectory = await ask(policy_for(server, api="responses"))
+    assert trajectory.answer == "Pissarro", trajectory.error
+
+
 async def test_queries_start_while_the_call_is_written() -> None:
     pieces: list[tuple[int, str, str]] = []
     async with FaultServer(says(BOTH)) as server:
@@ -125,6 +181,38 @@ async def test_a_model_that_calls_functions_only_there_is_asked_there_from_then_
     ways = [request.path.removeprefix("/v1/") for request in server.requests]
     assert ways == ["chat/completions", "responses", "responses"]
     assert caplog.text.count("asked there from now on") == 1
+
+
+async def test_thoughts_that_the_server_cannot_read_any_more_stay_behind() -> None:
+    """As behind a gateway that asks one account first and then another."""
+    unread = (
+        "The encrypted content gAAA...Rg== could not be verified. Reason: Encrypted content could not be decrypted."
+    )
+
+    async def behave(exchange: Exchange) -> None:
+        sent = exchange.request.body["input"]
+        if any(item.get("type") == "reasoning" for item in sent):
+            await refused(unread)(exchange)
+        else:
+            await (says(message("Pissarro")) if len(sent) > 1 else says(thought(), BOTH))(exchange)
+
+    async with FaultServer(behave) as server:
+        trajectory = await ask(policy_for(server, api="responses"))
+    assert trajectory.answer == "Pissarro", trajectory.error
+    assert all("include" in body for body in server.bodies)
+    assert [item["type"] for item in server.bodies[-1]["input"][1:]] == ["function_call", "function_call_output"]
+
+
+async def test_a_turn_of_tags_is_streamed_there_to_be_cut_where_it_ends() -> None:
+    """That API knows no stop strings: a whole answer would be waited for and paid to its end."""
+    turns = [
+        message("<search> Monet born </search> and so on" + " and on" * 50),
+        message("<answer> Pissarro </answer>"),
+    ]
+    async with FaultServer(*(says(turn) for turn in turns)) as server:
+        trajectory = await ask(policy_for(server, api="responses"), dialect="parallel", streaming_dispatch=False)
+    assert trajectory.answer == "Pissarro"
+    assert [body["stream"] for body in server.bodies] == [True, True]
 
 
 async def test_who_insists_on_the_chat_is_told_what_the_server_said() -> None:

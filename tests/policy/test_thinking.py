@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -26,13 +27,15 @@ from fault_server import (
     status,
 )
 
+from parallelsearch.dialect import Tool
 from parallelsearch.errors import UsageError
 from parallelsearch.limits import Limits, Prices
+from parallelsearch.policy.base import Generation, Policy, Sampling
 from parallelsearch.policy.openai import OpenAIPolicy
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
-from parallelsearch.trajectory import Trajectory, trajectory_from_dict
+from parallelsearch.trajectory import Segment, Trajectory, trajectory_from_dict
 
 How = Literal["hidden", "silent", "apart", "tags"]
 """A server tells only how long the model thought; not even that; gives the thought apart; or leaves it in the text."""
@@ -85,7 +88,7 @@ def thinker(thinks: int = 1500, how: How = "apart", context: int | None = None) 
     return behave
 
 
-async def ask(policy: OpenAIPolicy, limits: Limits | None = None, **options: Any) -> Trajectory:
+async def ask(policy: Policy, limits: Limits | None = None, **options: Any) -> Trajectory:
     search = Search(BM25Retriever.from_passages(PASSAGES), k=1)
     try:
         return await rollout(QUESTION, policy, search, limits, **options)
@@ -148,8 +151,255 @@ async def test_thoughts_count_towards_what_may_be_billed() -> None:
         roomy = await ask(policy, replace(limits, max_cost=1.0))
         await policy.aclose()
     assert trajectory.answer is None
+    assert limits.prices is not None
+    assert trajectory.cost(limits.prices) <= 0.02  # it is not asked once more where that could pass the limit
     assert "max_cost=0.02 left no room" in (trajectory.why_no_answer or "")
     assert roomy.answer == "Pissarro"
+
+
+async def test_the_call_that_brought_nothing_is_no_part_of_what_the_next_ones_are_expected_to_read() -> None:
+    """Each call reads 4,000 tokens. The three of them are well below the limit."""
+
+    async def behave(exchange: Exchange) -> None:
+        inner = Rewritten(exchange)
+        await thinker()(inner)  # type: ignore[arg-type]
+
+    class Rewritten:
+        def __init__(self, exchange: Exchange) -> None:
+            self.request, self._exchange = exchange.request, exchange
+
+        async def body(self, data: bytes) -> None:
+            await self._exchange.body(data.replace(b'"prompt_tokens": 100', b'"prompt_tokens": 4000'))
+
+    async with FaultServer(behave) as server:
+        policy = policy_for(server, stream=False)
+        trajectory = await ask(policy, Limits(max_billed_tokens=20_000))
+        await policy.aclose()
+    assert trajectory.answer == "Pissarro", trajectory.why_no_answer
+    assert trajectory.billed_tokens == (12_000, 3_540)
+
+
+def thinks_then(then: Behaviour) -> Behaviour:
+    calls: list[Exchange] = []
+
+    async def behave(exchange: Exchange) -> None:
+        calls.append(exchange)
+        await (thinker() if len(calls) == 1 else then)(exchange)
+
+    return behave
+
+
+async def hangs(exchange: Exchange) -> None:
+    await asyncio.sleep(3)
+
+
+@pytest.mark.parametrize("then", [status(403, {"error": {"message": "no"}}), hangs])
+async def test_the_call_that_brought_nothing_is_billed_also_where_the_second_fails(then: Behaviour) -> None:
+    async with FaultServer(thinks_then(then)) as server:
+        policy = policy_for(server)
+        trajectory = await ask(policy, Limits(timeout_s=1))
+        await policy.aclose()
+    assert trajectory.answer is None
+    assert trajectory.billed_tokens[0] >= 100
+    assert trajectory.billed_tokens[1] == 500
+
+
+async def test_both_calls_are_billed_where_the_server_counts_nothing() -> None:
+    async def behave(exchange: Exchange) -> None:
+        is_over = exchange.request.body["max_tokens"] < 1520
+        thought = "so so so so " * (100 if is_over else 300)
+        message = {"role": "assistant", "content": "" if is_over else "Pissarro", "reasoning_content": thought}
+        choice = {"index": 0, "message": message, "finish_reason": "length" if is_over else "stop"}
+        await exchange.body(json.dumps({"id": "c", "choices": [choice]}).encode())
+
+    async with FaultServer(behave) as server:
+        policy = policy_for(server, stream=False)
+        trajectory = await ask(policy)
+        alone = await policy.generate(
+            [policy.prompt(QUESTION, QUESTION)], stop=(), max_tokens=500, sampling=Sampling(), session="s"
+        )
+        policy = policy_for(server, stream=False)
+        twice = await policy.generate(
+            [policy.prompt(QUESTION, QUESTION)], stop=(), max_tokens=500, sampling=Sampling(), session="s"
+        )
+        await policy.aclose()
+    assert trajectory.answer == "Pissarro"
+    assert trajectory.billed_tokens[1] >= 1200
+    assert alone.usage is None
+    assert (twice.usage or {})["completion_tokens"] >= 1200
+
+
+async def test_a_policy_around_another_is_told_of_both_calls() -> None:
+    class Around(Policy):
+        takes_tools, dialect = True, "tools"
+
+        def __init__(self) -> None:
+            self.spent: list[dict[str, int] | None] = []
+
+        def prompt(self, text: str, question: str, tools: Sequence[Tool] = ()) -> Segment:
+            return inner.prompt(text, question)
+
+        async def generate(self, segments: Sequence[Segment], **options: Any) -> Generation:
+            made = await inner.generate(segments, **options)
+            self.spent.append(made.usage)
+            return made
+
+    async with FaultServer(thinker(how="hidden")) as server:
+        inner = policy_for(server)
+        around = Around()
+        trajectory = await ask(around)
+        await inner.aclose()
+    assert trajectory.answer == "Pissarro", trajectory.error
+    assert [(usage or {})["completion_tokens"] for usage in around.spent] == [2020, 1520]
+
+
+async def test_a_reader_is_billed_for_both_of_its_calls() -> None:
+    async def reads(exchange: Exchange) -> None:
+        is_over = exchange.request.body["max_tokens"] < 1520
+        message = {"role": "assistant", "content": "" if is_over else "<answer> Pissarro </answer>"}
+        written = 500 if is_over else 1520
+        usage = {"prompt_tokens": 100, "completion_tokens": written, "total_tokens": 100 + written}
+        choice = {"index": 0, "message": message, "finish_reason": "length" if is_over else "stop"}
+        await exchange.body(json.dumps({"id": "c", "choices": [choice], "usage": usage}).encode())
+
+    async with FaultServer(engine(SEARCH, "<answer> Monet </answer>")) as one, FaultServer(reads) as other:
+        policy, reader = policy_for(one, dialect="parallel"), policy_for(other)
+        trajectory = await ask(policy, answer_with=reader)
+        await policy.aclose()
+        await reader.aclose()
+    assert [body["max_tokens"] for body in other.bodies] == [500, 4596]
+    assert trajectory.reading is not None
+    assert (trajectory.reading.num_read, trajectory.reading.num_tokens) == (200, 2020)
+
+
+async def test_who_writes_nothing_and_never_thought_is_given_room_once() -> None:
+    """A server whose parser of calls swallows what a model writes on and on: more room only costs more."""
+
+    async def behave(exchange: Exchange) -> None:
+        room = exchange.request.body["max_tokens"]
+        usage = {"prompt_tokens": 100, "completion_tokens": room, "total_tokens": 100 + room}
+        choice = {"index": 0, "message": {"role": "assistant", "content": ""}, "finish_reason": "length"}
+        await exchange.body(json.dumps({"id": "c", "choices": [choice], "usage": usage}).encode())
+
+    async with FaultServer(behave) as server:
+        policy = policy_for(server, stream=False)
+        await ask(policy)
+        await ask(policy)
+        room = policy.thinking_room
+        await policy.aclose()
+    assert [body["max_tokens"] for body in server.bodies if body["max_tokens"] > 500] == [4596]
+    assert room == 0
+
+
+@pytest.mark.parametrize("how", [{"api": "completions"}, {"token_ids": True}])
+async def test_where_all_that_is_written_comes_nothing_is_taken_for_a_hidden_thought(how: dict[str, Any]) -> None:
+    """A policy in training that writes tokens without a text is sampled once, as it is."""
+    async with FaultServer(engine("", finish="length")) as server:
+        policy = policy_for(server, **how)
+        trajectory = await ask(policy, Limits(max_turns=1))
+        await policy.aclose()
+    assert [body["max_tokens"] for body in server.bodies] == [500] * trajectory.num_llm_calls
+
+
+@pytest.mark.parametrize("own", [{"max_tokens": 800}, {"max_tokens": None, "max_completion_tokens": 800}])
+async def test_a_limit_of_the_callers_own_is_the_limit_and_nothing_is_asked_twice(own: dict[str, Any]) -> None:
+    async with FaultServer(thinker()) as server:
+        policy = policy_for(server, extra_body=own)
+        trajectory = await ask(policy, Limits(max_turns=1))
+        await policy.aclose()
+    assert len(server.bodies) == trajectory.num_llm_calls == 3
+
+
+async def test_what_was_started_early_is_not_started_again_by_a_turn_that_is_asked_anew() -> None:
+    """The stream breaks in the middle of a call, the second try is all thought, and with room another call comes."""
+    begun = {"index": 0, "id": "a", "function": {"name": "search", "arguments": '{"queries": ["Mo'}}
+    tries: list[Exchange] = []
+
+    async def behave(exchange: Exchange) -> None:
+        tries.append(exchange)
+        if len(tries) > 1:
+            await thinker()(exchange)
+            return
+        await exchange.head(200, "text/event-stream")
+        await exchange.send(f"{chunk(delta={'tool_calls': [begun]})}\n\n".encode())
+        await exchange.end()
+
+    started: list[str] = []
+    async with FaultServer(behave) as server:
+        policy = policy_for(server)
+        trajectory = await ask(
+            policy, on_event=lambda event: started.append(event.text) if event.kind == "query" else None
+        )
+        await policy.aclose()
+    assert trajectory.answer == "Pissarro"
+    assert started == ["Monet born", "Pissarro born"]
+
+
+async def test_questions_side_by_side_find_the_room_of_a_short_context_together() -> None:
+    async with FaultServer(thinker(1200, context=2048)) as server:
+        policy = policy_for(server)
+        done = await asyncio.gather(*(ask(policy) for _ in range(8)))
+        await policy.aclose()
+    assert [one.error for one in done] == [None] * 8
+    assert {body["max_tokens"] for body in server.bodies} == {500, 4596, 2548, 1524}
+
+
+async def test_a_long_conversation_takes_no_room_from_the_short_ones_after_it() -> None:
+    long = "word " * 3000
+
+    async def behave(exchange: Exchange) -> None:
+        is_long = long in json.dumps(exchange.request.body)
+        await thinker(600, context=1000 if is_long else None)(exchange)
+
+    async with FaultServer(behave) as server:
+        policy = policy_for(server)
+        limits = Limits(max_tokens=8000)
+        await ask(policy, limits)
+        await ask(policy, limits, context=long)
+        num_before = len(server.bodies)
+        after = await ask(policy, limits)
+        await policy.aclose()
+    assert after.answer == "Pissarro"
+    assert [body["max_tokens"] for body in server.bodies[num_before:]] == [4596, 4596]
+
+
+GROQ = (
+    "Request too large for model `m` on tokens per minute (TPM): Limit 3000, Requested 5000, please reduce your message"
+)
+OPENROUTER = (
+    "This request requires more credits, or fewer max_tokens. You requested up to 4596 tokens, but can only afford 700"
+)
+
+
+@pytest.mark.parametrize(("code", "said"), [(413, GROQ), (402, OPENROUTER)])
+async def test_room_that_cannot_be_had_or_paid_is_not_asked_for(code: int, said: str) -> None:
+    async def behave(exchange: Exchange) -> None:
+        is_large = exchange.request.body["max_tokens"] > 700
+        await (status(code, {"error": {"message": said}}) if is_large else thinker(100))(exchange)
+
+    async with FaultServer(behave) as server:
+        policy = policy_for(server)
+        done = [await ask(policy), await ask(policy)]
+        await policy.aclose()
+    assert [one.answer for one in done] == ["Pissarro"] * 2, done[0].error
+
+
+async def test_a_refusal_that_asks_for_more_tokens_is_a_turn_that_was_all_thought() -> None:
+    too_few = (
+        "Could not finish the message because max_tokens or model output limit was reached. Please try again with "
+    )
+    message = {"error": {"message": f"{too_few}higher max_tokens."}}
+
+    async def behave(exchange: Exchange) -> None:
+        has_room = exchange.request.body["max_tokens"] > 1520
+        await (thinker() if has_room else status(400, message))(exchange)
+
+    async with FaultServer(behave) as server:
+        policy = policy_for(server)
+        trajectory = await ask(policy)
+        await policy.aclose()
+    assert trajectory.answer == "Pissarro", trajectory.error
+    assert [body["max_tokens"] for body in server.bodies] == [500, 4596, 4596]
 
 
 async def test_a_short_context_has_less_room_for_thoughts(caplog: pytest.LogCaptureFixture) -> None:
@@ -269,6 +519,24 @@ async def test_the_details_of_a_thought_go_back_as_they_came(streams: bool) -> N
     assert trajectory.answer == "Pissarro", trajectory.error
     assert server.bodies[1]["messages"][1]["reasoning_details"] == DETAILS
     assert trajectory.turns[0].thought == "Two people."
+
+
+async def test_a_signature_that_comes_last_without_a_word_belongs_to_its_thought() -> None:
+    """As OpenRouter streams Claude, which refuses a thought whose signature is not its own."""
+    kind = {"type": "reasoning.text", "index": 0, "format": "anthropic-claude-v1"}
+    pieces: list[dict[str, Any]] = [
+        {"reasoning_details": [{**kind, "text": "Two "}]},
+        {"reasoning_details": [{**kind, "text": "people."}]},
+        {"reasoning_details": [{**kind, "signature": "s1"}]},
+        {"reasoning_details": [{**kind, "text": "More.", "index": 1}]},
+        *({"tool_calls": [{"index": number, **call}]} for number, call in enumerate(CALLS)),
+    ]
+    async with FaultServer(signing("s1", {}, pieces)) as server:
+        policy = policy_for(server)
+        await ask(policy)
+        await policy.aclose()
+    sent = server.bodies[1]["messages"][1]["reasoning_details"]
+    assert sent == [{**kind, "text": "Two people.", "signature": "s1"}, {**kind, "text": "More.", "index": 1}]
 
 
 async def test_details_that_a_server_will_not_have_back_are_left_out() -> None:

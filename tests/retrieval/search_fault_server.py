@@ -27,13 +27,14 @@ class Request:
 
 @dataclass
 class Reply:
-    """One answer, and how it goes wrong: cut after some bytes, dripping, never coming, connection closed."""
+    """One answer, and how it goes wrong: cut after some bytes, dripping, late, never coming, connection closed."""
 
     body: bytes | str | dict[str, Any] | list[Any] = b""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     cut_after: int | None = None
     drip_s: float = 0.0
+    delay_s: float = 0.0
     hangs: bool = False
     closes: bool = False
 
@@ -63,16 +64,19 @@ def good(request: Request) -> Reply:
 
 
 class FaultServer:
-    def __init__(self, *script: Script, port: int = 0) -> None:
+    def __init__(self, *script: Script, port: int = 0, host: str = "127.0.0.1") -> None:
         self.script: list[Script] = list(script) or [good]
         self.requests: list[Request] = []
         self.num_connections = 0
-        self._port = port
+        self.num_now = self.most_at_once = 0
+        self.reached: set[str] = set()
+        """Under which addresses."""
+        self._port, self._host = port, host
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> FaultServer:
         self._is_over = asyncio.Event()
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._server = await asyncio.start_server(self._serve, self._host, self._port)
         self.port = self._server.sockets[0].getsockname()[1]
         self.base_url = f"http://127.0.0.1:{self.port}"
         self.url = f"{self.base_url}/retrieve"
@@ -88,6 +92,7 @@ class FaultServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.num_connections += 1
+        self.reached.add(writer.get_extra_info("sockname")[0])
         self._writers.add(writer)
         try:
             while await self._exchange(reader, writer):
@@ -105,6 +110,14 @@ class FaultServer:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         request = Request(method, target, headers, body)
         self.requests.append(request)
+        self.num_now += 1
+        self.most_at_once = max(self.most_at_once, self.num_now)
+        try:
+            return await self._answer(request, writer)
+        finally:
+            self.num_now -= 1
+
+    async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> bool:
         step = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         reply = step(request) if callable(step) else step
         if reply.closes:
@@ -112,6 +125,7 @@ class FaultServer:
         if reply.hangs:
             await self._is_over.wait()
             return False
+        await asyncio.sleep(reply.delay_s)
         content = reply.content()
         lines = [f"HTTP/1.1 {reply.status} Whatever", f"Content-Length: {len(content)}"]
         lines += [f"{name}: {value}" for name, value in reply.headers.items()]

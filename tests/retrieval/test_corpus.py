@@ -12,6 +12,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from small_pdf import pdf
 
 from parallelsearch import files
 from parallelsearch.errors import DataError, UsageError
@@ -74,6 +75,7 @@ CSV = 'id,title,text\r\n1,Pelé,"from Brazil, a footballer"\r\n2,日本,"says ""
             "a.csv",
             CSV.replace("id,title,text", "id,title,text,more").replace("\r\n", ",\r\n").replace("more,", "more"),
         ),
+        ("a.csv", CSV.replace(",", ";").replace("Brazil;", "Brazil,")),  # a spreadsheet's, where numbers have commas
         ("a.tsv.zst", CSV.replace(",", "\t").replace("Brazil\t", "Brazil,")),
     ],
 )
@@ -175,28 +177,6 @@ def test_a_folder_of_text_files(tmp_path: Path):
         list(read_corpus(tmp_path / "none"))
 
 
-def pdf(*lines: str, title: str = "") -> bytes:
-    """A page with these lines, written out object by object."""
-    shown = " ".join(f"({line}) Tj 0 -14 Td" for line in lines)
-    stream = f"BT /F1 12 Tf 72 700 Td {shown} ET"
-    objects = [
-        "<< /Type /Catalog /Pages 2 0 R >>",
-        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        "<< /Type /Page /Parent 2 0 R /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> /MediaBox [0 0 600 800] >>",
-        f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
-        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-        f"<< /Title ({title}) >>",
-    ]
-    out, places = "%PDF-1.4\n", []
-    for number, body in enumerate(objects, 1):
-        places.append(len(out))
-        out += f"{number} 0 obj\n{body}\nendobj\n"
-    table = "".join(f"{place:010d} 00000 n \n" for place in places)
-    size = len(objects) + 1
-    end = f"trailer << /Size {size} /Root 1 0 R /Info 6 0 R >>\nstartxref\n{len(out)}\n%%EOF\n"
-    return f"{out}xref\n0 {size}\n0000000000 65535 f \n{table}{end}".encode()
-
-
 PAGE = """<html><head><title>Rivers &amp; Lakes</title><script>if (a<b) "</p>"</script><style>p {}</style></head><body>
 <nav>Menu</nav><h1>Another heading</h1><p title="1 > 0">The Rhine
 is <b>long</b>.</p><!-- unseen --><table><tr><td>Elbe</td><td>1 &lt; 2</td></tr></table><script>never closed"""
@@ -218,8 +198,27 @@ def test_documents_have_the_titles_and_texts_of_their_own_headings(tmp_path: Pat
     assert found["e.pdf"].text.split() == ["The", "Danube", "It", "flows", "east."]
 
 
-def test_a_picture_inside_markdown_hides_nothing(tmp_path: Path):
-    write(tmp_path / "a.md", f"# Danube\n\n![map](data:image/png;base64,{'QUJD' * 9999})\n\nIt flows east.")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.md", "---\ntitle: Rhine\nby: Ada\n---\n# A river\n\nIt flows\nnorth.\n"),
+        ("a.rst", "Rhine\n=====\n\nIt flows\nnorth.\n"),
+        ("a.txt", "The Rhine\n\nIt flows.\n"),
+        ("a.html", "<title>Rhine</title><p>It\nflows</p><pre>a\nb</pre>"),
+    ],
+)
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_a_document_of_another_system_is_the_same(tmp_path: Path, name: str, text: str, end: str):
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "theirs").mkdir()
+    write(tmp_path / "ours" / name, text)
+    write(tmp_path / "theirs" / name, text.replace("\n", end).encode())
+    assert list(read_corpus(tmp_path / "theirs")) == list(read_corpus(tmp_path / "ours"))
+
+
+@pytest.mark.parametrize("kind", ["image/png", "IMAGE/PNG", "image/svg+xml;charset=utf-8"])
+def test_a_picture_inside_markdown_hides_nothing(kind: str, tmp_path: Path):
+    write(tmp_path / "a.md", f"# Danube\n\n![map](data:{kind};base64,{'QUJD' * 9999})\n\nIt flows east.")
     assert [p.text for p in read_corpus(tmp_path)] == ["# Danube\n\n![map]()\n\nIt flows east."]
 
 
@@ -330,6 +329,7 @@ def test_what_front_matter_says_beside_the_title_is_metadata(tmp_path: Path, blo
         "a: [b,\n",
         '"\\',
         "data:a/",
+        "data:a/a;a=a",
     ],
 )
 def test_hostile_markdown_takes_time_in_proportion(unit: str):
@@ -355,9 +355,10 @@ def test_a_bad_document_is_counted_and_named_and_never_sinks_the_index(tmp_path:
         1,
     ]
     assert any("holds no text" in problem for problem in report.problems)
-    write(folder / "wide.txt", "The Danube flows east.".encode("utf-16-le"))  # each byte of it is good UTF-8
-    report = build_bm25(folder, tmp_path / "index", overwrite=True)
-    assert any("wide.txt" in problem and "iconv -f UTF-16LE" in problem for problem in report.problems)
+    for order in ("LE", "BE"):
+        write(folder / "wide.txt", "The Danube flows east.".encode(f"utf-16-{order}"))  # each byte of it is good UTF-8
+        report = build_bm25(folder, tmp_path / "index", overwrite=True)
+        assert any("wide.txt" in problem and f"iconv -f UTF-16{order}" in problem for problem in report.problems)
     (folder / "wide.txt").unlink()
     monkeypatch.setitem(sys.modules, "pypdf", None)  # as if it were not installed
     write(folder / "whole.pdf", whole)
@@ -415,8 +416,8 @@ GOOD = b'{"id": "1", "text": "x"}\n'
     [
         (b"{broken", r"is not JSON \(Expecting property name"),
         (b"[1]", "expected an object with id, title and text, found list"),
-        (b'{"text": "x"}', "field 'id': expected a string, it is missing"),
-        (b'{"id": "2"}', "field 'text': expected a string, it is missing"),
+        (b'{"text": "x"}', r"field 'id': expected a string, it is missing \(found text\)"),
+        (b'{"id": "2", "body": "x"}', r"field 'text': expected a string, it is missing \(found id, body\)"),
         (b'{"id": "2", "text": 3}', "field 'text': expected a string, found int"),
         (b'{"id": "2", "contents": 3}', "field 'contents': expected a string, found int"),
         (b'{"id": true, "text": "x"}', "field 'id': expected a string, found bool"),

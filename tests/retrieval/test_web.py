@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from search_fault_server import FaultServer, Reply
 
+from parallelsearch.addresses import open_retriever
 from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.retrieval.web import (
@@ -221,6 +222,107 @@ def test_the_manifest_holds_no_key_and_searxng_needs_an_address():
     assert BraveRetriever("http://u:pw@h/?key=1").describe() == {"kind": "brave", "url": "http://h/"}
     with pytest.raises(UsageError, match="searxng:http"):
         SearxngRetriever()
+
+
+NARROWED = {
+    SerperRetriever: {"q": "site:who.int OR site:cdc.gov/flu flu", "num": 10, "tbs": "qdr:w"},
+    TavilyRetriever: {
+        "query": "flu",
+        "max_results": 3,
+        "search_depth": "basic",
+        "include_domains": ["who.int", "cdc.gov/flu"],
+        "time_range": "week",
+    },
+    BraveRetriever: {
+        "q": ["site:who.int OR site:cdc.gov/flu flu"],
+        "count": ["3"],
+        "text_decorations": ["false"],
+        "freshness": ["pw"],
+    },
+    SearxngRetriever: {"q": ["site:who.int OR site:cdc.gov/flu flu"], "format": ["json"], "time_range": ["week"]},
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_search_is_narrowed_to_sites_and_to_what_is_new(engine):
+    urls = [
+        "https://WHO.int/flu",
+        "https://www.who.int/news?x=1",
+        "http://data.who.int",
+        "https://notwho.int/flu",
+        "https://who.int.evil.org/",
+        "https://evil.org/who.int",
+        "https://who.int@evil.org/",
+        "https://cdc.gov/flu/about",
+        "https://cdc.gov/flux",
+        "https://cdc.gov/",
+        "https://[bad/",
+    ]
+    items = [
+        {"title": url, "url": url, "link": url, "snippet": "x", "content": "x", "description": "x"} for url in urls
+    ]
+    answer = {"organic": items, "results": items, "web": {"results": items}, "answerBox": {"answer": "7", "title": "A"}}
+    async with FaultServer(Reply(answer)) as server:
+        narrowed = engine(server.base_url, site="https://www.WHO.int/, cdc.gov/flu/", since="week")
+        (hits,) = await narrowed.search_many(["flu"], 3)
+        (more,) = await narrowed.search_many(["flu"], 20)
+        request = server.requests[0]
+        await narrowed.aclose()
+    asked = request.json if request.method == "POST" else parse_qs(urlsplit(request.target).query)
+    assert asked == NARROWED[engine]
+    assert [hit.url for hit in more] == [*urls[:3], urls[7]]
+    assert hits == more[:3]
+    assert narrowed.describe() == {
+        "kind": engine.name,
+        "url": server.base_url,
+        "site": ["who.int", "cdc.gov/flu"],
+        "since": "week",
+    }
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_sites_are_part_of_what_an_engine_takes_and_the_query_is_not_lost(engine):
+    """Brave takes 400 characters and 50 words, sites and all."""
+    sites = ",".join(f"host{number}.example" for number in range(10))
+    async with FaultServer(Reply({})) as server:
+        narrowed = engine(server.base_url, site=sites)
+        for query in ("wonderful " * 60, "flu " * 3 + "x" * 1_000):
+            await narrowed.search_many([query], 3)
+        requests = list(server.requests)
+        await narrowed.aclose()
+    for request in requests:
+        asked = request.json if request.method == "POST" else parse_qs(urlsplit(request.target).query)
+        text = asked.get("query") or asked["q"]
+        text = text[0] if isinstance(text, list) else text
+        assert len(text) <= engine.max_query_chars
+        assert engine is not BraveRetriever or len(text.split()) <= 50
+        assert "wonderful wonderful" in text or "flu flu flu" in text
+
+
+def test_so_many_sites_that_no_query_has_room_are_refused():
+    sites = ",".join(f"host{number}.example" for number in range(26))
+    with pytest.raises(UsageError, match="26 hosts, which leave no room for a query"):
+        BraveRetriever(site=sites)
+    assert len(TavilyRetriever(site=sites).sites) == 26
+
+
+def test_what_a_search_can_be_narrowed_to():
+    found = open_retriever("serper?site=who.int&since=month:")
+    assert found.describe() == {
+        "kind": "serper",
+        "url": "https://google.serper.dev",
+        "site": ["who.int"],
+        "since": "month",
+    }
+    for address, message in (
+        ("serper?since=fortnight:", "since of serper is day, week, month, year, not 'fortnight'"),
+        ("brave?since=weak:", "Did you mean 'week'?"),
+        ("tavily?site=who.int cdc.gov:", "a host such as who.int, or several with commas, not 'who.int cdc.gov'"),
+        ("serper?site=:", "not ''"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            open_retriever(address)
+        assert message in str(caught.value)
 
 
 def test_plain_text():

@@ -22,6 +22,7 @@ from parallelsearch.errors import PolicyError, UsageError
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.teach import TeachSettings, plan, teach
 from parallelsearch.teach import run as teach_run
+from parallelsearch.teach.card import write_card
 from parallelsearch.teach.making import Bundle, linked, read_reply
 from parallelsearch.trajectory import read_trajectories
 
@@ -120,7 +121,9 @@ def teacher() -> Iterator[tuple[str, list[str]]]:
         yield found
 
 
-def test_from_a_corpus_to_a_policy_and_again(settings: dict[str, Any], teacher: tuple[str, list[str]]) -> None:
+def test_from_a_corpus_to_a_policy_and_again(
+    settings: dict[str, Any], teacher: tuple[str, list[str]], tmp_path: Path
+) -> None:
     address, prompts = teacher
     wanted = TeachSettings(**settings, teacher=address, prices=(1.0, 10.0), max_teacher_tokens=200_000)
     said: list[str] = []
@@ -145,6 +148,9 @@ def test_from_a_corpus_to_a_policy_and_again(settings: dict[str, Any], teacher: 
     assert done.address in card
     assert re.search(r"\| parts covered \| \d\.\d+ \(\d\.\d+, \d\.\d+\) \| .*\| [+-]\d\.\d+ \([+-]", card)
     assert f"{spent['num_replies']} replies" in card
+    assert "gguf:" not in card
+    with_file = write_card(tmp_path, {**done.record, "gguf": "taught/policy.gguf"}).read_text(encoding="utf-8")
+    assert "--policy gguf:taught/policy.gguf --search" in with_file
     # Everything is there: nothing is asked, trained or measured a second time.
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file() and "README" not in path.name}
     again = teach(wanted, said.append)
@@ -193,6 +199,42 @@ def test_a_run_that_was_cut_off_asks_only_for_the_rest(
     assert json.loads((Path(wanted.out) / "stages.json").read_text())["stages"].keys() == {
         "index", "questions", "trajectories",
     }  # fmt: skip
+
+
+def test_training_that_was_cut_off_goes_on_from_its_last_step(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU a step takes minutes; twenty lost ones would be an hour."""
+    import torch
+
+    from parallelsearch.training import sft
+
+    if torch.cuda.is_available():
+        pytest.skip("with a GPU steps are quick, and not each is saved")
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps(one) + "\n" for one in born_first()), encoding="utf-8")
+    wanted = TeachSettings(**{**settings, "questions": str(questions), "epochs": 2})
+    monkeypatch.setattr(teach_run._Run, "_evaluate", lambda self: (_ for _ in ()).throw(UsageError("far enough")))
+    monkeypatch.setattr(sft, "_QUIET_S", 0.0)
+    real = sft._SftRun.saved
+
+    def cut(self: Any) -> None:
+        real(self)
+        if self.trainer.state.global_step == 2:
+            raise KeyboardInterrupt
+
+    said: list[str] = []
+    monkeypatch.setattr(sft._SftRun, "saved", cut)
+    with pytest.raises(KeyboardInterrupt):
+        teach(wanted, said.append)
+    assert "sft: learning from 12 trajectories, saved after each step" in said
+    assert any(line.startswith("step 2/4 ") for line in said)  # none is left out where they are slow
+    monkeypatch.setattr(sft._SftRun, "saved", real)
+    said.clear()
+    with pytest.raises(UsageError, match="far enough"):
+        teach(wanted, said.append)
+    assert any(line.startswith("going on from step 2 of 4 ") for line in said)
+    assert not any(line.startswith("step 2/") for line in said)
 
 
 def test_a_run_goes_on_in_another_place_on_another_machine(
@@ -298,8 +340,21 @@ def test_questions_of_ones_own(settings: dict[str, Any], tmp_path: Path, monkeyp
         {"question": "What is Ada Brenn?", "golden_answers": ["a cook"], "kind": "single", "supporting_titles": ["Ada Brenn"]},
         questions[0],
     ]  # fmt: skip
+    years = {row["title"]: row["text"].split("born in ")[1][:4] for row in painters()}
+    first, second = "Ada Brenn", "Carl Dorn"
+    both = {
+        "question": f"When were {first} and {second} born?",
+        "golden_answers": [f"{years[first]} and {years[second]}"],  # in these words on no page
+        "kind": "parallel",
+        "supporting_titles": [first, second],
+        "decomposition": [{"question": f"{one} born", "answer": years[one]} for one in (first, second)],
+    }
+    wrong = both | {
+        "question": f"In which years were {first} and {second} born?",
+        "decomposition": [{"question": f"{one} born", "answer": "1066"} for one in (first, second)],
+    }
     file = tmp_path / "questions.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in [*questions, *bad]), encoding="utf-8")
+    file.write_text("".join(json.dumps(one) + "\n" for one in [*questions, *bad, both, wrong]), encoding="utf-8")
     monkeypatch.setattr(teach_run._Run, "_sft", lambda self: (_ for _ in ()).throw(UsageError("far enough")))
     wanted = TeachSettings(**settings, questions=str(file))
     with pytest.raises(UsageError, match="far enough"):
@@ -307,7 +362,10 @@ def test_questions_of_ones_own(settings: dict[str, Any], tmp_path: Path, monkeyp
     rejected = json.loads((Path(wanted.out) / "rejected.json").read_text())
     assert [one["why"] for one in rejected] == [
         "a page is not in the corpus", "no golden answer", "the answer is not in its pages", "asked twice",
+        "the answer is not in its pages",
     ]  # fmt: skip
+    assert rejected[0]["supporting_titles"] == ["Nowhere"]
+    assert rejected[-1]["question"] == wrong["question"]
     taught = list(read_trajectories(Path(wanted.out) / "trajectories.jsonl"))
     assert len(taught) == wanted.num_questions
     assert all(one.is_split and one.is_right for one in taught)

@@ -93,3 +93,21 @@ def test_a_run_through_the_copy_has_the_curve_of_a_run_through_peft(tmp_path: Pa
     assert max(abs(loss) for loss, _, _ in curves[0]) > 0
     for one, other in zip(*curves, strict=True):
         assert other == pytest.approx(one, rel=2e-3, abs=1e-5)
+
+
+def test_an_adapter_is_saved_without_asking_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each checkpoint did, of a base that is known by a name: a warning without a network, a wait behind a firewall."""
+    from peft.utils import save_and_load
+
+    def asked(model_id: str, name: str) -> None:
+        raise AssertionError(f"asked for {name} of {model_id}")
+
+    monkeypatch.setattr(save_and_load, "check_file_exists_on_hf_hub", asked)
+    model = weights_of(False).model
+    model.peft_config["default"].base_model_name_or_path = "somebody/some-model"
+    model.save_pretrained(tmp_path)
+    from safetensors.torch import load_file
+
+    names = list(load_file(tmp_path / "adapter_model.safetensors"))
+    assert names
+    assert all("lora_" in name for name in names)

@@ -34,6 +34,7 @@ from parallelsearch.cli.options import (
     given,
     prices_of,
     say,
+    searched,
 )
 from parallelsearch.errors import ParallelSearchError
 
@@ -44,7 +45,7 @@ NO_ANSWER = 3
 def ask(
     question: QuestionArgument,
     policy: PolicyOption = AUTO,
-    search: SearchOption = "demo",
+    search: SearchOption = None,
     k: KOption = 3,
     dialect: DialectOption = None,
     max_turns: MaxTurnsOption = None,
@@ -91,10 +92,11 @@ def ask(
             max_cost=max_cost,
         ),
     )
-    found = open_search(search, k=k, record=record, cache=cache, cache_days=cache_days)
+    address = chosen(policy)
+    found = open_search(searched(search, address), k=k, record=record, cache=cache, cache_days=cache_days)
     sampling = Sampling(temperature=temperature, seed=seed)
     agent = Agent(
-        chosen(policy),
+        address,
         found,
         limits=limits,
         sampling=sampling,

@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from parallelsearch.cli.options import (
     AUTO,
+    DEMO,
     AnswerWithOption,
     CacheDaysOption,
     CacheOption,
@@ -37,6 +38,7 @@ from parallelsearch.cli.options import (
     prices_of,
     progress,
     say,
+    searched,
 )
 
 
@@ -45,7 +47,7 @@ def evaluate_command(
         str, typer.Option("--data", metavar="NAME_OR_FILE", help="A set by name, or a question file.")
     ] = "demo",
     policy: PolicyOption = AUTO,
-    search: SearchOption = "demo",
+    search: SearchOption = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The run's folder; a killed run goes on.")] = Path(
         "run"
     ),
@@ -78,7 +80,7 @@ def evaluate_command(
     cache: CacheOption = None,
     cache_days: CacheDaysOption = None,
     retry_failures: Annotated[
-        bool, typer.Option("--retry-failures", help="Ask again what failed or was too late.")
+        bool, typer.Option("--retry-failures", help="Ask again what failed, was too late, or had a search that failed.")
     ] = False,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
@@ -125,12 +127,14 @@ def evaluate_command(
             retry_failures=retry_failures,
         )
         address = chosen(policy)
+        is_demo = data.partition("-")[0] == DEMO and not Path(data).exists()  # its questions are meant for its corpus
+        corpus = searched(search, DEMO if is_demo else address)
         with progress("questions", show=not as_json) as update:
             summary = asyncio.run(
                 evaluate(
                     questions,
                     address,
-                    search,
+                    corpus,
                     out,
                     settings,
                     lambda at: update(at.num_done, at.num_total, f"EM {at.em:.3f}, {at.num_failed} failed"),
@@ -185,7 +189,7 @@ def budget_command(
     data: Annotated[
         str | None, typer.Option("--data", metavar="NAME_OR_FILE", help="The questions; run folders have their own.")
     ] = None,
-    search: SearchOption = "demo",
+    search: SearchOption = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write.")] = Path("budget"),
     k: KOption = 3,
     split: Annotated[str | None, typer.Option(help="Of a named set: train, dev or test.")] = None,
@@ -206,9 +210,11 @@ def budget_command(
     from parallelsearch.evaluation.budget import Cell, budget_table
     from parallelsearch.evaluation.report import BUDGET_FILE
     from parallelsearch.evaluation.run import EvaluationSettings
-    from parallelsearch.evaluation.whole import spend_budgets
+    from parallelsearch.evaluation.whole import runs_among, spend_budgets
 
     questions = None if data is None else load_questions(data, split=split, limit=limit, seed=limit_seed)
+    if not runs_among(arms or []):  # a run says itself what it searched, and is not searched again elsewhere unasked
+        search = searched(search)
     with progress("questions", show=not as_json) as update:
         page = asyncio.run(
             spend_budgets(
@@ -221,7 +227,10 @@ def budget_command(
                 k=k,
             )
         )
-    found = json.loads((out / BUDGET_FILE).read_text(encoding="utf-8"))["cells"]
+    record = json.loads((out / BUDGET_FILE).read_text(encoding="utf-8"))
+    found = record["cells"]
+    for warning in record["warnings"]:
+        say(f"note: {warning}", err=True)
     if as_json:
         say(json.dumps(found))
         return

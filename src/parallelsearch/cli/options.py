@@ -29,9 +29,11 @@ PolicyOption = Annotated[
     ),
 ]
 SearchOption = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--search", metavar="ADDRESS", help="Where to look; 'demo', bm25:DIR, http://..., python:MODULE:NAME, ..."
+        "--search",
+        metavar="ADDRESS",
+        help="Where to look; 'demo', bm25:DIR, http://..., python:MODULE:NAME, ... Default: demo, the embedded corpus.",
     ),
 ]
 DialectOption = Annotated[
@@ -107,6 +109,10 @@ AUTO = "auto"
 """`addresses.DEFAULT_POLICY`, which a test holds to it: to import that here would slow `--help` down."""
 
 
+DEMO = "demo"
+"""The policy that replays written turns, and the corpus that they were written over."""
+
+
 def chosen(policy: str) -> str:
     """The address to open; what `auto` takes is told on standard error."""
     if policy != AUTO:
@@ -116,6 +122,18 @@ def chosen(policy: str) -> str:
     choice = choose()
     say(str(choice), err=True)
     return choice.address
+
+
+def searched(search: str | None, policy: str | None = None) -> str:
+    """The address to look in. Who named none may have forgotten it, and would take the embedded corpus for theirs, so that is
+    told on standard error; the demo policy, which replays turns over it, needs no such word."""
+    if search is None and policy != DEMO:
+        say(
+            f"search: {DEMO} (the embedded corpus, because no --search was given); for your own pages: --search bm25:DIR, "
+            "after parallelsearch index CORPUS --out DIR",
+            err=True,
+        )
+    return DEMO if search is None else search
 
 
 def asked(words: Sequence[str], command: str) -> str:

@@ -18,6 +18,7 @@ from parallelsearch.cli.options import (
     console,
     given,
     say,
+    searched,
 )
 from parallelsearch.errors import ParallelSearchError
 
@@ -74,7 +75,7 @@ def split(
 def retrieve(
     question: QuestionArgument,
     policy: PolicyOption = AUTO,
-    search: SearchOption = "demo",
+    search: SearchOption = None,
     k: Annotated[int, typer.Option("--k", help="Passages in all.")] = 8,
     rounds: Annotated[int, typer.Option(help="Rounds of search; from the second on the policy has read results.")] = 1,
     rerank: Annotated[
@@ -101,9 +102,11 @@ def retrieve(
     from parallelsearch.limits import Limits
 
     words = asked(question, "retrieve")
-    address = search if rerank is None else f"rerank:{rerank}+{search}"
+    opened = chosen(policy)
+    address = searched(search, opened)
+    address = address if rerank is None else f"rerank:{rerank}+{address}"
     live = console(stderr=True)
-    agent = Agent(chosen(policy), address, limits=Limits(**given(timeout_s=timeout_s)), dialect=dialect)
+    agent = Agent(opened, address, limits=Limits(**given(timeout_s=timeout_s)), dialect=dialect)
     with agent, LiveNarrator(live) as narrator:
         on_event = narrator if live.is_terminal and not as_json else None
         found = agent.retrieve(words, k, rounds=rounds, max_tokens=max_tokens, on_event=on_event)

@@ -9,6 +9,7 @@ import typer
 
 from parallelsearch.cli.options import (
     AUTO,
+    DEMO,
     AllowedHostOption,
     AnswerWithOption,
     CacheDaysOption,
@@ -31,6 +32,7 @@ from parallelsearch.cli.options import (
     chosen,
     given,
     prices_of,
+    searched,
 )
 from parallelsearch.errors import UsageError
 
@@ -39,7 +41,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Serve searc
 
 @app.command("search")
 def serve_search(
-    search: SearchOption = "demo",
+    search: SearchOption = None,
     k: KOption = 3,
     host: HostOption = "127.0.0.1",
     port: PortOption = 8000,
@@ -72,6 +74,7 @@ def serve_search(
 
     if mcp not in (None, "stdio", "http"):
         raise UsageError(f"--mcp is 'stdio' or 'http', not '{mcp}'")
+    address = searched(search, split)
     settings = ServerSettings(
         host=host,
         port=port,
@@ -81,7 +84,7 @@ def serve_search(
         allowed_hosts=tuple(allowed_host or ()),
     )
     found = open_search(
-        search,
+        address,
         k=k,
         cache=cache,
         cache_days=cache_days,
@@ -108,7 +111,7 @@ def serve_search(
 @app.command("agent")
 def serve_agent(
     policy: PolicyOption = AUTO,
-    search: SearchOption = "demo",
+    search: SearchOption = None,
     dialect: DialectOption = None,
     k: KOption = 3,
     host: HostOption = "127.0.0.1",
@@ -183,7 +186,9 @@ def serve_agent(
         allowed_hosts=tuple(allowed_host or ()),
         examples=tuple(example or ()),
     )
-    if latency_s and (search != "demo" or cache is not None or record is not None):
+    policy_address = chosen(policy)
+    address = searched(search, DEMO if latency_s else policy_address)
+    if latency_s and (address != DEMO or cache is not None or record is not None):
         raise UsageError(
             "--latency-s slows the demo corpus down, so that one can watch; leave it out with another search, with --cache "
             "and with --record"
@@ -192,14 +197,14 @@ def serve_agent(
         Search(demo.retriever(latency_s), k=k)
         if latency_s
         else open_search(
-            search, k=k, cache=cache, cache_days=cache_days, record=record, must_record=False, reopen=record is None
+            address, k=k, cache=cache, cache_days=cache_days, record=record, must_record=False, reopen=record is None
         )
     )
     reader = None if answer_with is None else open_policy(answer_with)
     if mcp is None:
-        run_agent_server(open_policy(chosen(policy)), found, settings, reader=reader)
+        run_agent_server(open_policy(policy_address), found, settings, reader=reader)
     else:
         from parallelsearch.server.mcp_server import run_mcp_stdio
 
-        answering = Answering(open_policy(chosen(policy)), found, settings, reader)
+        answering = Answering(open_policy(policy_address), found, settings, reader)
         asyncio.run(run_mcp_stdio(found, settings=settings, answering=answering))

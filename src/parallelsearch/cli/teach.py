@@ -13,7 +13,9 @@ from parallelsearch.errors import UsageError
 
 
 def teach(
-    corpus: Annotated[Path, typer.Argument(help="What `index` takes: JSON Lines, Parquet, CSV, or a folder of texts.")],
+    corpus: Annotated[
+        Path, typer.Argument(help="One corpus of those `index` takes: JSON Lines, Parquet, CSV, or a folder of texts.")
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write; a killed run goes on there.")],
     questions: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Questions of your own; without it they are made.")

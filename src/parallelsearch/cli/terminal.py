@@ -43,7 +43,7 @@ def safe(text: str) -> str:
 
 
 def _shorten(text: str, max_chars: int) -> str:
-    text = " ".join(safe(text[: 4 * max_chars + 1]).split())
+    text = safe(" ".join(text[: 4 * max_chars + 1].split()))  # in this order: a carriage return is a blank, no escape
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
 

@@ -91,6 +91,10 @@ def export(
 
     Example: parallelsearch export hf:smollm2-135m+parallel parallel.gguf
     """
+    if (Path(source) / "adapter_config.json").is_file():  # what teach and train leave behind
+        raise UsageError(
+            f"'{source}' holds an adapter, which goes on top of a model; try: parallelsearch export hf:BASE+{source} {out}"
+        )
     if out.suffix == ".gguf":
         _export_gguf(source, out, dtype or "f16", as_json)
         return
@@ -130,7 +134,7 @@ def _export_gguf(source: str, out: Path, dtype: str, as_json: bool) -> None:
     if as_json:
         say(json.dumps(result))
     else:
-        say(f"{source} is now in {file}\nuse it with: llama-server -m {file}, or --policy hf:{file}")
+        say(f"{source} is now in {file}\nuse it with: --policy gguf:{file}, or llama-server -m {file}")
 
 
 def sweep(

@@ -84,7 +84,7 @@ def _view_in_terminal(file: Path, id: str | None, limit: int, wrong: bool, as_js
 
 
 def score(
-    file: Annotated[Path, typer.Argument(help="A trajectories.jsonl file.")],
+    file: Annotated[Path, typer.Argument(help="A run folder, or a trajectories.jsonl file.")],
     preset: Annotated[
         str | None,
         typer.Option(
@@ -103,11 +103,13 @@ def score(
 
     Example: parallelsearch score trajectories.jsonl --reward gated --json
     """
+    from parallelsearch.evaluation.folder import TRAJECTORIES_FILE
     from parallelsearch.rewards import DEFAULT_PRESET, Weights, reward
     from parallelsearch.trajectory import read_trajectories
 
     preset = preset or DEFAULT_PRESET
     weights = Weights(**given(decomposition=lambda_d, alpha=alpha, search_count=lambda_s, format=lambda_f))
+    file = file / TRAJECTORIES_FILE if file.is_dir() else file  # as every other command that reads runs
     rows: list[dict[str, Any]] = []
     for number, trajectory in enumerate(read_trajectories(file), start=1):
         row = {"id": trajectory.id or str(number), **reward(trajectory, preset, weights).to_dict()}

@@ -66,6 +66,8 @@ class Workshop:
     def __init__(self, recipe: ColdStartRecipe, pool: Pool, search: Search, encoder: Policy) -> None:
         self.recipe, self.pool, self.search, self.encoder = recipe, pool, search, encoder
         self.rules = load_rules(recipe.rules)
+        self._asked: set[str] = set()
+        """Normalised texts of what was made for training so far."""
 
     # ---- what is made ------------------------------------------------------------------------------------------------
 
@@ -146,6 +148,7 @@ class Workshop:
             fit = [question for question in taught if question.kind == kind and width in (None, _width(question))]
             self.pool.validation += fit[:num_validation]  # first: every group must be validated
             made.questions += fit[num_validation : num_validation + count]
+        self._asked |= {normalise(question.question) for question in made.questions}
         made.keep(made.questions[:num_taught])
         return made
 
@@ -177,7 +180,9 @@ class Workshop:
         leaked = {
             leak.question.id for leak in find_leaks(drafts, self._known)
         }  # the same two pages as a dev question's
-        drafts = [question for question in drafts if question.id not in leaked]
+        # What is in training already may not come to validation.
+        asked = {normalise(question.question) for question in self.pool.train} | self._asked
+        drafts = [one for one in drafts if one.id not in leaked and normalise(one.question) not in asked]
         check_pool(Pool(drafts, validation), self._known)
         return drafts
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from parallelsearch.data.sources import kind_of
 from parallelsearch.errors import DataError
-from parallelsearch.files import ParquetRecords, kind_of_name, read_json_records, read_table
+from parallelsearch.files import ParquetRecords, fields_of, kind_of_name, read_json_records, read_table
 from parallelsearch.trajectory import Question
 from parallelsearch.untrusted import whole
 
@@ -59,7 +59,7 @@ def question_from_dict(record: Any, path: str = "<record>", line: int | None = N
         raise DataError(
             path, line, f"expected an object with question and golden_answers, found {type(record).__name__}"
         )
-    record = _translated(record)
+    given, record = record, _translated(record)
     known = {name: value for name, value in record.items() if name in _FIELDS and name != "metadata"}
     extra = {name: value for name, value in record.items() if name not in _FIELDS and name not in _HEAVY}
     golden = _written(known.get("golden_answers"))
@@ -70,7 +70,7 @@ def question_from_dict(record: Any, path: str = "<record>", line: int | None = N
     if isinstance(known.get("id"), int):
         known["id"] = str(known["id"])
     if "question" not in known:
-        raise DataError(path, line, "is missing", field="question")
+        raise DataError(path, line, f"is missing ({fields_of(given)})", field="question")
     try:
         question = _adapter().validate_python(known)
     except ValidationError as error:

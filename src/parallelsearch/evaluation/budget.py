@@ -87,6 +87,13 @@ def group_of(question: Question | Trajectory) -> str:
     return kind if known is None else f"{kind}, {len(known[0])} parts"
 
 
+def _in_order(group: str) -> tuple[int, int, str]:
+    """Where a group stands: by its kind as everywhere, then by its number of parts."""
+    kind, _, parts = group.partition(", ")
+    known = list(NEEDS)
+    return known.index(kind) if kind in known else len(known), int(parts.partition(" ")[0] or 0), kind
+
+
 # ---- arms ------------------------------------------------------------------------------------------------------------
 
 
@@ -206,8 +213,8 @@ def cells(arms: Sequence[Arm], *, num_resamples: int = 1000, seed: int = 0) -> l
     if not shared:
         raise UsageError("the arms share no question whose gold is known (gold_passage_ids, supporting_titles)")
     groups: dict[str, list[str]] = {"all": shared}
-    for key in shared:
-        groups.setdefault(wanted[0][key].group, []).append(key)
+    for name in sorted({wanted[0][key].group for key in shared}, key=_in_order):  # records end in any order
+        groups[name] = [key for key in shared if wanted[0][key].group == name]
     if len(groups) == 2:
         del groups["all"]
     result: list[Cell] = []

@@ -141,6 +141,9 @@ def _load(
         raise UsageError(f"these runs share no question id: {examples}")
     warnings = [*_check_complete(names, manifests, rows, allow), *_allowed(names[0], unlike)]
     warnings += [
+        text for name, one in zip(names, rows, strict=True) if (text := _lost(name, [one[key] for key in shared]))
+    ]
+    warnings += [
         f"{name}: {text}" for name, manifest in zip(names, manifests, strict=True) for text in manifest.warnings
     ]
     if any(len(one) > len(shared) for one in rows):
@@ -313,6 +316,20 @@ def _check_complete(
                 raise UsageError(f"{text}. Finish it by giving its command again, or say --allow incomplete")
             warnings.append(text)
     return warnings
+
+
+def _lost(name: str, rows: Sequence[Row]) -> str:
+    """What a run lost to its machine and servers, which would look like a fault of its policy."""
+    counts = {
+        "on which the policy failed": sum(row.stop == "error" for row in rows),
+        "that ran out of time": sum(row.stop == "timeout" for row in rows),
+        "with a search that failed": sum(row.num_failed_queries > 0 for row in rows),
+    }
+    listed = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return listed and (
+        f"not like for like: of the {len(rows)} questions {name} has {listed}. Ask them again before you compare: its own "
+        "command with --retry-failures"
+    )
 
 
 def _tests(names: Sequence[str], chosen: Sequence[list[Row]], num_resamples: int, seed: int) -> list[MetricTest]:

@@ -103,6 +103,13 @@ class Row:
     reader_error: str | None = None
     reader_refused: bool = False
     """It was not asked, for its call would have passed what a question may cost. The policy's own answer stands here, too."""
+    search_error: str | None = None
+    """Of the last query that failed."""
+
+    @property
+    def found_nothing(self) -> bool:
+        """Every query failed: the row tells nothing about the policy."""
+        return 0 < self.num_subqueries <= self.num_failed_queries
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -174,6 +181,7 @@ def row_of(trajectory: Trajectory, question: Question | None = None, prices: Pri
         reader_failed=None if reading is None or reading.is_refused else reading.is_failed,
         reader_error=None if reading is None else reading.error,
         reader_refused=reading is not None and reading.is_refused,
+        search_error=next((query.error for query in reversed(trajectory.queries) if query.error is not None), None),
     )
     if known is not None and coverage is not None:
         parts, row.parts_from = known

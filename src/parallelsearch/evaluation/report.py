@@ -38,6 +38,8 @@ from parallelsearch.trajectory import KINDS, MANY_CUT, Trajectory, read_trajecto
 REPORT_FILE, BUDGET_FILE = "report.html", "budget.json"
 _MANY_SENTENCES = 0.1
 """From this share of answers on that are right but for their form, a reader of the numbers is told."""
+_SOME_GOLD = 3
+"""Where so many questions have gold and none of it was found, the corpus or the titles are surely others."""
 _BUDGET_TITLE = "All gold, and gold recall, at a budget of passages and rounds"
 _MAX_POINTS = 200
 
@@ -204,15 +206,22 @@ def _budget_sections(name: str, folder: Path) -> list[Section]:
     return [Section(_BUDGET_TITLE, [budget_table(cells([arm], num_resamples=200))])] if arm.found else []
 
 
-def write_budget(arms: Sequence[Arm], out_dir: str | os.PathLike[str], *, png: bool = True, seed: int = 0) -> Path:
+def write_budget(
+    arms: Sequence[Arm],
+    out_dir: str | os.PathLike[str],
+    *,
+    png: bool = True,
+    seed: int = 0,
+    warnings: Sequence[str] = (),
+) -> Path:
     """`budget.json`, and the page with one table and one plot. Differences are against the first arm."""
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)
     found = cells(arms, seed=seed)
-    write_json(folder / BUDGET_FILE, to_dict(arms, found))
+    write_json(folder / BUDGET_FILE, {**to_dict(arms, found), "warnings": list(warnings)})
     sections = [Section(f"{_BUDGET_TITLE}; difference from {arms[0].name}", [budget_table(found)])]
     title = "Retrieval at equal budget: " + ", ".join(arm.name for arm in arms)
-    return _write(folder, title, (), sections, (), png, plots=[budget_figure(found)])
+    return _write(folder, title, (), sections, warnings, png, plots=[budget_figure(found)])
 
 
 def notes_of(summary: Mapping[str, Any]) -> list[str]:
@@ -222,7 +231,8 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
     if summary["num_done"] < summary["num_questions"]:
         notes.append(f"not finished: {summary['num_done']} of {summary['num_questions']} questions")
     if values["failures"]:
-        last = f", last with: {stopped(summary['last_error'])}" if "last_error" in summary else "."
+        said = " ".join(summary.get("last_error", "").split())  # of CUDA it has lines of its own, which are no Markdown
+        last = f", last with: {stopped(said)}" if said else "."
         notes.append(
             f"the policy failed on {values['failures']} of {values['n']} questions, and they count as wrong{last} Give the "
             "same command with --retry-failures to ask them again"
@@ -231,6 +241,19 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
         notes.append(
             f"the model that reads gave no answer on {num_unread} of {values['n']} questions: the policy's own counts there. "
             "Ask them again with --retry-failures"
+        )
+    if num_unfound := values.get("num_failed_queries", 0):
+        last = f", last with: {stopped(summary['last_search_error'])}" if "last_search_error" in summary else "."
+        notes.append(
+            f"{num_unfound} of {round(values['num_subqueries'] * values['n'])} sub-queries failed{last} What they would have "
+            "found is missing from the answers. Give the same command with --retry-failures to ask these questions again"
+        )
+    is_cut = (share := values.get("cut_ratio") or 0.0) >= MANY_CUT
+    has_none = values["n_gold"] >= _SOME_GOLD and values["num_searches"] and not values["gold_recall"]
+    if has_none and not num_unfound and not is_cut:  # what was cut is not at hand either, though it was found
+        notes.append(
+            f"of the {values['n_gold']} questions whose gold is known no gold page was found: is this the corpus they are "
+            "about (--search), and are its titles and ids those of supporting_titles and gold_passage_ids?"
         )
     if num_partial := values.get("num_partial_queries", 0):
         notes.append(f"{num_partial} queries were answered by a part of the search only: see 'missing' in the record")
@@ -252,8 +275,7 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
             f"{values['sub_em']:.0%} of the answers hold a golden one, {values['em']:.0%} are one: the model answers in "
             "sentences, which EM and F1 count as wrong. For short answers: --dialect tools-answer, with another --out"
         )
-    share = values.get("cut_ratio") or 0.0
-    if share >= MANY_CUT:
+    if is_cut:
         limit = summary["manifest"]["setup"].get("limits", {}).get("max_observation_tokens")
         notes.append(
             f"{share:.0%} of the passages shown were cut to fit into {limit} tokens a round: the model may not have seen "

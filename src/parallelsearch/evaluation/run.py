@@ -52,8 +52,8 @@ class EvaluationSettings:
     prices: Prices | None = None
     num_resamples: int = 1000
     retry_failures: bool = False
-    """When a run goes on: ask those questions again on which the policy failed, that ran out of time, or that the reader did
-    not answer."""
+    """When a run goes on: ask those questions again on which the policy failed, that ran out of time, of which a
+    search failed, or that the reader did not answer."""
     max_failures_in_a_row: int | None = 100
     """A policy or reader that fails this often with no success in between is broken: stop, instead of failing on every
     question."""
@@ -144,11 +144,13 @@ def _unreadable(setup: Any) -> Iterator[str]:
 
 def summary_of(rows: Sequence[Row], manifest: Manifest, num_resamples: int = 1000, seed: int = 0) -> dict[str, Any]:
     errors = [row.error for row in rows if row.stop == "error" and row.error]
+    search_errors = [row.search_error for row in rows if row.search_error]
     return {
         "subsets": {
             name: summarise(group, num_resamples=num_resamples, seed=seed) for name, group in subsets_of(rows).items()
         },
         **({"last_error": errors[-1]} if errors else {}),
+        **({"last_search_error": search_errors[-1]} if search_errors else {}),
         "num_questions": manifest.setup["data"]["num_questions"],
         "num_done": len(rows),
         "manifest": manifest.to_dict(),
@@ -158,7 +160,8 @@ def summary_of(rows: Sequence[Row], manifest: Manifest, num_resamples: int = 100
 def _is_failed(trajectory: Trajectory) -> bool:
     """What `retry_failures` asks again. A reading refused for its cost is not: within the same limit it would be again."""
     reading = trajectory.reading
-    return trajectory.stop in ("error", "timeout") or (reading is not None and reading.is_failed)
+    has_failed = trajectory.stop in ("error", "timeout") or trajectory.num_failed_queries > 0
+    return has_failed or (reading is not None and reading.is_failed)
 
 
 def _is_unread(row: Row) -> bool | None:
@@ -244,6 +247,8 @@ class _Run:
         self.num_right = self.num_failed = self.num_done_now = self.num_failed_in_a_row = 0
         self.num_read = self.num_unread = self.num_unread_in_a_row = 0
         self.reader_error: str | None = None  # the last one
+        self.num_searched = self.num_unsearched = self.num_unsearched_in_a_row = 0
+        self.search_error: str | None = None  # the last one
         self.start_s = time.perf_counter()
 
     def take_over(self, rows: Iterable[Row]) -> None:
@@ -295,6 +300,11 @@ class _Run:
                 f"the policy failed on every question, on {self.num_failed}, last with: {stopped(self.rows[-1].error)} "
                 "Repair it and go on with --retry-failures (in Python: retry_failures)"
             )
+        if self.num_unsearched and not self.num_searched:
+            raise RunStoppedError(
+                f"every search failed, on {self.num_unsearched} questions, last with: {stopped(self.search_error)} "
+                "Repair it and go on with --retry-failures (in Python: retry_failures)"
+            )
         if self.num_unread and not self.num_read:
             raise RunStoppedError(
                 f"{self._named_reader()} failed on every question that it was asked, on {self.num_unread}, last with: "
@@ -310,6 +320,9 @@ class _Run:
         if is_unread:
             self.num_unread += 1
             self.reader_error = row.reader_error
+        self.num_searched += row.num_subqueries > 0 and not row.found_nothing
+        self.num_unsearched += row.found_nothing
+        self.search_error = row.search_error or self.search_error
 
     def _report(self) -> None:
         if self.on_progress is not None:
@@ -327,6 +340,13 @@ class _Run:
                 f"the policy failed on {self.num_failed_in_a_row} questions in a row, last with: {stopped(row.error)} "
                 f"{len(self.rows) - self.num_failed} questions were done before; repair the policy and go on with "
                 "--retry-failures (in Python: retry_failures)"
+            )
+        if row.num_subqueries:  # one that searched nothing says nothing about the search
+            self.num_unsearched_in_a_row = self.num_unsearched_in_a_row + 1 if row.found_nothing else 0
+        if limit is not None and self.num_unsearched_in_a_row >= limit:
+            raise RunStoppedError(
+                f"every search failed on {self.num_unsearched_in_a_row} questions in a row, last with: "
+                f"{stopped(self.search_error)} Repair it and go on with --retry-failures (in Python: retry_failures)"
             )
         is_unread = _is_unread(row)
         if is_unread is not None:  # a question that it was not asked says nothing about it

@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from parallelsearch.addresses import open_own_search, open_policy, open_search
+from parallelsearch.addresses import DEFAULT_POLICY, open_own_search, open_policy, open_search
 from parallelsearch.data.sets import QuestionSet, load_questions
 from parallelsearch.errors import UsageError
 from parallelsearch.evaluation.budget import labelled_arm, run_arm, whole_arm
 from parallelsearch.evaluation.folder import TRAJECTORIES_FILE, read_rows, short_names
 from parallelsearch.evaluation.gold import GoldRetriever
-from parallelsearch.evaluation.manifest import MANIFEST_FILE
+from parallelsearch.evaluation.manifest import MANIFEST_FILE, read_manifest
 from parallelsearch.evaluation.report import choose_examples, write_budget, write_report
 from parallelsearch.evaluation.run import EvaluationSettings, OnProgress, as_set, run_answers, run_questions
 from parallelsearch.files import PathLike
@@ -33,6 +33,8 @@ from parallelsearch.viewer.html import export_html
 
 VIEWER_FILE = "viewer.html"
 _MAX_VIEWER_BYTES = 10_000_000
+DEMO = "demo"
+"""A policy that replays, and the corpus it replays over."""
 Questions = str | QuestionSet | Sequence[Question]
 
 
@@ -77,9 +79,21 @@ def evaluate_answers(
     return summary
 
 
+def runs_among(arms: Sequence[str]) -> dict[str, Path]:
+    """The run folders among the arms of a budget, by how they were given. What can be neither a run nor a policy is refused:
+    no policy's address is without a colon but those that are one word."""
+    runs = {arm: Path(arm) for arm in arms if (Path(arm) / MANIFEST_FILE).exists()}
+    for arm in arms:
+        if arm not in runs and ":" not in arm and arm not in (DEFAULT_POLICY, DEMO):
+            raise UsageError(
+                f"'{arm}' is no run folder: it has no {MANIFEST_FILE}; make one with parallelsearch eval --out"
+            )
+    return runs
+
+
 async def spend_budgets(
     arms: Sequence[str],
-    search: Search | str,
+    search: Search | str | None,
     out_dir: str | os.PathLike[str],
     *,
     questions: Questions | None = None,
@@ -91,20 +105,16 @@ async def spend_budgets(
     the address of a policy.
 
     A policy is run on `questions` first, into a folder under `out_dir`; with run folders alone the questions are theirs.
-    Returns the page.
+    Without a `search` it is the embedded corpus, which must then be the one that the runs searched. Returns the page.
     """
     folder = Path(out_dir)
-    runs = {arm: Path(arm) for arm in arms if (Path(arm) / MANIFEST_FILE).exists()}
-    for arm in arms:
-        if arm not in runs and ":" not in arm and os.sep in arm:  # no policy's address has that form
-            raise UsageError(
-                f"'{arm}' is no run folder: it has no {MANIFEST_FILE}; make one with parallelsearch eval --out"
-            )
+    runs = runs_among(arms)
     if questions is None and len(runs) < max(1, len(arms)):
         raise UsageError("say which questions to ask: --data NAME_OR_FILE (run folders have their own)")
     asked = None if questions is None else _loaded(questions)
     nobody = QuestionSet("none", [])
-    async with _opened_search(search, k, asked or nobody) as looks:
+    async with _opened_search(DEMO if search is None else search, k, asked or nobody) as looks:
+        warnings = _other_corpora(runs, looks, is_given=search is not None)
         for arm in arms:
             if arm not in runs and asked is not None:
                 runs[arm] = folder / "runs" / re.sub(r"[^\w.+-]+", "-", arm).strip("-")
@@ -118,7 +128,32 @@ async def spend_budgets(
         names = dict(zip(given, short_names([runs[arm] for arm in given]), strict=True))
         for arm, path in runs.items():
             found.append(await run_arm(names.get(arm, arm), path, looks))
-    return await asyncio.to_thread(write_budget, found, folder)
+    return await asyncio.to_thread(write_budget, found, folder, warnings=warnings)
+
+
+def _other_corpora(runs: Mapping[str, Path], search: Search, *, is_given: bool) -> list[str]:
+    """A warning for each run that searched another corpus than its queries are now asked of: its gold need not be there, and
+    a table of zeros would look like a result. Where nobody named the search it is surely a slip, and refused."""
+    here = search.describe().get("corpus_sha256")
+    warnings: list[str] = []
+    for name, folder in runs.items():
+        about = read_manifest(folder).setup.get("search", {})
+        there = about.get("corpus_sha256")
+        if there == here or (is_given and (here is None or there is None)):
+            continue  # the same, or nobody can say
+        told = f"{about.get('kind', 'unknown')}"
+        if "num_passages" in about:
+            told += f", {about['num_passages']:,} passages"
+        if not is_given:
+            raise UsageError(
+                f"'{name}' did not search the embedded corpus ({told}): say where its queries are to be asked again: "
+                "--search ADDRESS"
+            )
+        warnings.append(
+            f"{name} searched another corpus ({told}) than its queries were asked of now: gold that is not there counts as "
+            "not found"
+        )
+    return warnings
 
 
 def write_pages(out_dir: str | os.PathLike[str]) -> Path:

@@ -1,7 +1,8 @@
 """Addresses of servers: what is a good one, what a message may show of it, and how the environment says to get there.
 
 A proxy (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY) leads to other machines, never to this one. Certificates are checked
-against the system's and certifi's, or against those of SSL_CERT_FILE or REQUESTS_CA_BUNDLE alone.
+against the system's and certifi's, or against those of SSL_CERT_FILE or REQUESTS_CA_BUNDLE alone. Which addresses everybody
+can reach, and which are of this machine, its network or its cloud, is known here too.
 """
 
 from __future__ import annotations
@@ -71,6 +72,31 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_SPECIAL = (
+    ipaddress.IPv4Network("192.0.0.0/24"),  # protocol assignments; 192.0.0.192 is a cloud's metadata service
+    ipaddress.IPv4Network("192.88.99.0/24"),  # relays of 6to4
+    ipaddress.IPv4Network("168.63.129.16/32"),  # of Azure: a public address that means the host of the virtual machine
+)
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is one that everybody reaches alike. Not those of this machine, its network and its cloud, nor
+    IPv6 ones that stand for such. Of the many ways to write an address only the usual one counts."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(ip, ipaddress.IPv6Address):
+        behind = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else ip.sixtofour
+        if behind is None:
+            # All other blocks, of IPv4 in IPv6 too, have a meaning on one machine or in one network only.
+            return ip in _UNICAST and ip.scope_id is None and ip.is_global
+        ip = behind
+    return ip.is_global and not ip.is_multicast and not any(ip in network for network in _SPECIAL)
 
 
 def proxy_for(scheme: str, host: str, port: int | None) -> str | None:

@@ -2,7 +2,8 @@
 
 A client pools its connections, one pool for each event loop. Bodies are unpacked here, piece by piece, and counted while
 they arrive, so that a few kilobytes which stand for gigabytes are refused at the limit. Redirects are not followed: a key
-in a header must not travel.
+in a header must not travel. A client for addresses that strangers wrote (`public_only`) looks at each address where the
+socket for it is made, so that no name, redirect or way of writing it leads past the check.
 
 What went wrong comes out as the caller's own errors, without secrets in it: `transient` if it is worth repeating (`retry`
 says when and how often), else `permanent`. What an answer means is the caller's business.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import html
 import io
 import json
@@ -21,13 +23,15 @@ import ssl
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from parallelsearch import __version__
 from parallelsearch.errors import ParallelSearchError, TransientError
-from parallelsearch.http.address import proxy_for, tls_context, without_secrets
+from parallelsearch.http.address import is_public, proxy_for, tls_context, without_secrets
 from parallelsearch.http.retry import retry_after_s
 from parallelsearch.http.unpacking import BodyError, Unpacker
 from parallelsearch.untrusted import whole
@@ -41,8 +45,11 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 _TRANSIENT_STATUS = frozenset({408, 425, 429})
 _PERMANENT_STATUS = frozenset({501, 505})
 _MAX_DETAIL = 300
-_MAX_PAGE = 10_000
-_MARKUP = re.compile(r"<(head|style|script)\b.*?</\1\s*>|<[^<>]*>", re.I | re.S)
+_MAX_PAGE = 100_000
+_MARKUP = re.compile(
+    r"<(style|script)\b.*?(?:</\1\s*>|\Z)|<head\b.*?(?:</head\s*>|(?=<body\b)|\Z)|<[^<>]*>", re.IGNORECASE | re.DOTALL
+)
+"""What of a page is no text. A style that goes on beyond what is read of the page is none either."""
 _LARGE_BODY = 1 << 20  # aiohttp wants more than this as a file
 # uvicorn, and so vLLM, closes what was idle for 5 s: we let go first, so that no request meets a closing connection.
 _KEEPALIVE_S = 4.0
@@ -117,7 +124,9 @@ class HttpClient:
 
     `permanent`, `transient` and `late` (a time-out; `permanent` if left out) are the errors it raises. `read_timeout_s`
     bounds the silence between two pieces of an answer. How many calls run at once is decided elsewhere, so the pool makes
-    nobody wait unless `max_connections` says so.
+    nobody wait unless `max_connections` says so. With `num_lookups` names are looked up in so many threads of its own, so
+    that those which strangers wrote keep nobody else waiting. With `public_only` no connection is made to an address of this
+    machine or its network, and none over a proxy, which would find the addresses of names itself.
     """
 
     def __init__(
@@ -133,9 +142,11 @@ class HttpClient:
         read_timeout_s: float | None = None,
         max_connections: int = 0,
         max_body_bytes: int = MAX_BODY_BYTES,
+        public_only: bool = False,
+        num_lookups: int = 0,
     ) -> None:
         self.what, self.connect_timeout_s, self.read_timeout_s = what, connect_timeout_s, read_timeout_s
-        self.max_body_bytes = max_body_bytes
+        self.max_body_bytes, self._public_only = max_body_bytes, public_only
         self._permanent, self._transient, self._late = permanent, transient, late or permanent
         # Given with each request and not to aiohttp's session, which would show them to a proxy, keys and all.
         self._headers = {
@@ -146,6 +157,7 @@ class HttpClient:
         }
         self._secrets = [secret for secret in secrets if secret]
         self._max_connections = max_connections
+        self._lookups = ThreadPoolExecutor(num_lookups, thread_name_prefix="names") if num_lookups else None
         self._pools: dict[asyncio.AbstractEventLoop, _Pool] = {}
         self._targets: dict[str, _Target] = {}
         weakref.finalize(self, _close_all, self._pools)
@@ -232,7 +244,8 @@ class HttpClient:
                 connector=aiohttp.TCPConnector(
                     limit=self._max_connections,
                     keepalive_timeout=_KEEPALIVE_S,
-                    resolver=aiohttp.ThreadedResolver(),
+                    resolver=aiohttp.ThreadedResolver(None if self._lookups is None else self._looking_up()),
+                    socket_factory=_public_socket if self._public_only else None,
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
@@ -240,6 +253,21 @@ class HttpClient:
             )
             pool = self._pools[loop] = _Pool(session, _Gather())
         return pool
+
+    def _looking_up(self) -> asyncio.AbstractEventLoop:
+        """All that the resolver wants of a loop, in threads of our own. Who is not there in time is not waited for."""
+        pool, timeout_s = self._lookups, self.connect_timeout_s
+
+        class LookingUp:
+            async def getaddrinfo(self, *arguments: Any, **options: Any) -> Any:
+                async with asyncio.timeout(timeout_s):
+                    work = partial(socket.getaddrinfo, *arguments, **options)
+                    return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+            async def getnameinfo(self, *arguments: Any) -> Any:  # of an address that is one: nothing is looked up
+                return await asyncio.get_running_loop().getnameinfo(*arguments)
+
+        return cast(asyncio.AbstractEventLoop, LookingUp())
 
     def _timeout(self, total_s: float | None, read_s: float | None) -> aiohttp.ClientTimeout:
         import aiohttp
@@ -266,7 +294,7 @@ class HttpClient:
                 raise ValueError("it does not begin with http:// or https:// and a host")
             authority = parts.netloc.rpartition("@")[2]
             plain = yarl.URL(urlunsplit((parts.scheme, authority, parts.path, parts.query, "")))
-            proxy = proxy_for(parts.scheme, parts.hostname, parts.port)
+            proxy = None if self._public_only else proxy_for(parts.scheme, parts.hostname, parts.port)
         except ValueError as error:
             raise self._permanent(f"{self.what} {where} has a bad address: {error}") from None
         headers = {}
@@ -294,6 +322,8 @@ class HttpClient:
         if isinstance(error, aiohttp.InvalidURL):
             return self._permanent(f"{target} has a bad address")
         causes = _causes(error)
+        if any(isinstance(cause, _NotPublicError) for cause in causes):
+            return self._permanent(f"{target} is of this machine or its network, and only public addresses are opened")
         reason = self.clean(_reason(error, causes))
         if any(isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN for cause in causes):
             return self._permanent(f"{target} has an unknown host name ({reason})")
@@ -308,6 +338,21 @@ class HttpClient:
         if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError | OSError):
             return self._transient(f"{target} broke the connection off ({reason})")
         return self._permanent(f"{target} failed: {reason}")
+
+
+class _NotPublicError(OSError):
+    """An address that a client for public ones was led to. All have one text: aiohttp then passes on the first as it is."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EACCES, "not a public address")
+
+
+def _public_socket(where: tuple[Any, ...]) -> socket.socket:
+    """A socket for the address that it is going to be connected to: what a name led to is no longer looked up again."""
+    family, kind, protocol, _, address = where
+    if not is_public(address[0]):
+        raise _NotPublicError
+    return socket.socket(family, kind, protocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +400,7 @@ class Stream:
         "_is_over",
         "_method",
         "_num_bytes",
+        "_num_packed_bytes",
         "_params",
         "_read_timeout_s",
         "_response",
@@ -383,7 +429,7 @@ class Stream:
         self._is_counted = False
         self._response: aiohttp.ClientResponse | None = None
         self._unpacker: Unpacker | None = None
-        self._num_bytes = 0
+        self._num_bytes = self._num_packed_bytes = 0
         self._is_over = False
         self.where = ""
         self.status = 0
@@ -448,10 +494,11 @@ class Stream:
         content = self._response.content
         try:
             while data := await content.readany():
+                self._num_packed_bytes += len(data)  # what unpacks to nothing arrives and costs, too
                 if self._unpacker is not None:
                     data = b"".join(self._unpacker.feed(data))
                 self._num_bytes += len(data)
-                if self._num_bytes > client.max_body_bytes:
+                if max(self._num_bytes, self._num_packed_bytes) > client.max_body_bytes:
                     raise BodyError("")
                 if data:
                     return data

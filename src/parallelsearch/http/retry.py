@@ -35,6 +35,10 @@ class retrying:
     Use it as `async for attempt in retrying(4): with attempt: ...` or `await retrying(4)(function, argument)`. The last
     error comes out with the number of attempts in its message; other errors come out at once and unchanged. No attempt
     begins after `deadline_s`, a time of the event loop's clock: then `TimeoutError` is raised.
+
+    A limit of calls a minute turns many away who come together, some of them again and again. So an attempt that the server
+    put off does not count while the waits that it asked for are `patience_s` together; who is put off again comes later than
+    asked by a while that grows, so that not all come back at once.
     """
 
     def __init__(
@@ -44,10 +48,11 @@ class retrying:
         first_wait_s: float = 0.5,
         error: type[TransientError] = TransientError,
         deadline_s: float | None = None,
+        patience_s: float = 0.0,
     ) -> None:
         self._attempts, self._max_wait_s, self._first_wait_s, self._error = attempts, max_wait_s, first_wait_s, error
-        self._deadline_s = deadline_s
-        self._number = 0
+        self._deadline_s, self._patience_s = deadline_s, patience_s
+        self._number = self._num_put_off = 0
         self._last: TransientError | None = None
         self._is_done = False
 
@@ -71,14 +76,19 @@ class retrying:
                     await asyncio.sleep(max(0.0, left_s))
                     raise TimeoutError from self._last
             await asyncio.sleep(wait_s)
+            if self._num_put_off:
+                self._patience_s -= wait_s
         self._number += 1
         return self
 
     def _wait_s(self, asked_s: float | None) -> float:
-        if asked_s is not None:  # a tenth of jitter on top: many rollouts are told the same second
-            return asked_s * (1 + 0.1 * random.random())
-        ceiling_s = min(self._max_wait_s, self._first_wait_s * 2.0 ** min(self._number - 1, 32))
-        return ceiling_s * random.uniform(0.5, 1.0)
+        is_put_off = asked_s is not None and self._num_put_off > 0
+        number = self._num_put_off if is_put_off else self._number - self._num_put_off
+        ceiling_s = min(self._max_wait_s, self._first_wait_s * 2.0 ** min(number - 1, 32))
+        if asked_s is None:
+            return ceiling_s * random.uniform(0.5, 1.0)
+        later_s = ceiling_s if is_put_off else 0.1 * asked_s  # many rollouts are told the same second
+        return asked_s + later_s * random.random()
 
     def __enter__(self) -> None:
         return None
@@ -92,8 +102,12 @@ class retrying:
         asked_s = error.retry_after_s
         if asked_s is not None and asked_s > self._max_wait_s:
             why = f"; the server asks to wait {asked_s:.0f} s, more than the {self._max_wait_s:.0f} s allowed"
-        elif self._number >= self._attempts:
-            why = f" (after {self._attempts} attempts)" if self._attempts > 1 else ""
+        elif asked_s is not None and self._patience_s > 0:
+            self._num_put_off += 1
+            self._last = error
+            return True
+        elif self._number - self._num_put_off >= self._attempts:
+            why = f" (after {self._number} attempts)" if self._number > 1 else ""
         else:
             self._last = error
             return True

@@ -68,7 +68,7 @@ class AnthropicPolicy(ServerPolicy):
         super().__init__(base_url, model, api_key_env=api_key_env, **settings)
         self.dialect = dialect or "tools"
         self.thinking = _thinking(thinking)
-        self._thinks = self.thinking is not None and self.thinking["type"] != "disabled"
+        self._thinks = self._is_thinker = self.thinking is not None and self.thinking["type"] != "disabled"
 
     @classmethod
     def from_address(cls, address: str, **options: Any) -> AnthropicPolicy:
@@ -132,7 +132,7 @@ class AnthropicPolicy(ServerPolicy):
 
         deadline_s = self._deadline_s()
         try:
-            return await self._asked(ask)
+            return await self._asked(ask, segments)
         except (TimeoutError, TransientError) as error:
             raise self._policy_error(error) from error
 

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -79,6 +80,10 @@ class Generation:
             raw=self.raw,
         )
 
+
+may_repeat: ContextVar[tuple[Policy, Callable[[Generation], bool]] | None] = ContextVar("may_repeat", default=None)
+"""Who calls this policy is told of a call that brought nothing, pays for it, and says whether it may be made once more. Where
+nobody asks for that, or asks it of a policy around this one, it may, and the second call's `usage` holds both."""
 
 OnText = Callable[[str], None]
 """Called in the event loop with each new piece of text of the turn being written."""

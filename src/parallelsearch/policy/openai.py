@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,13 @@ _OPTIONAL_FIELDS = (
 """Sent where useful, left out from then on if a server says that it does not take them. Without `stop` a turn is cut here."""
 _LEAST_THINKING = 512
 """Less is no room worth asking for."""
+_MOST_TOKENS = re.compile(r"\bmax_(?:completion_|output_)?tokens\b")
+_TOO_FEW = re.compile(r"\bhigher max_(?:completion_)?tokens\b")
+"""So OpenAI may refuse a turn that was all thought: it has used its tokens up, and more of them are wanted."""
+_NOT_ENCRYPTED = re.compile(r"encrypted content\b.{0,20}\bnot supported", re.I)
+_UNREAD = re.compile(r"encrypted content\b.*\bcould not be (?:verified|decrypted)", re.I)
+_ABOUT_ROOM = (400, 402, 413, 422)
+"""402 is OpenRouter's, for who can pay fewer; 413 Groq's: what a request may write counts towards the tokens of a minute."""
 _STREAMED: Mapping[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 _WHOLE: Mapping[str, Any] = {"stream": False}
 _TOOLS = re.compile(r"\btools?\b|tool[_ -]?(?:choice|call)|function.?call", re.I)
@@ -95,6 +103,7 @@ class OpenAIPolicy(ServerPolicy):
         self._api_asked = api
         self.token_ids = token_ids
         self.takes_tools = self.chooses_tools = api != "completions"
+        self._guesses = api != "completions" and not token_ids  # there all that a model writes comes
         self._picks_dialect = dialect is None
         self.dialect = dialect or self._guess_dialect()
         self._has_taken_tools = False
@@ -103,6 +112,7 @@ class OpenAIPolicy(ServerPolicy):
         self._encode = encode
         self._max_tokens_field = "max_tokens"
         self._passes_stops = False
+        self._refused_rooms: dict[int, int] = {}  # for thinking, with the shortest conversation that was refused it
 
     @classmethod
     def from_address(cls, address: str, **options: Any) -> OpenAIPolicy:
@@ -168,11 +178,13 @@ class OpenAIPolicy(ServerPolicy):
                 return await ask_there()
 
         async def ask_there() -> tuple[Turn, Generation]:
-            fields = self._fields(segments, stop, max_tokens + self.thinking_room, sampling, tools, only_tool)
+            longest = max_tokens + self._room(segments)
+            fields = self._fields(segments, stop, longest, sampling, tools, only_tool)
             kind = ResponseTurn if _api_of(fields) == "responses" else Turn
+            is_heard = on_text is not None or on_call is not None
             turn, generation = await self._try(
-                partial(kind, stop, on_text, bool(tools), (max_tokens + self.thinking_room) * MAX_CHARS_PER_TOKEN),
-                partial(self._exchange, fields, segments, on_text is not None or on_call is not None, deadline_s),
+                partial(kind, stop, on_text, bool(tools), longest * MAX_CHARS_PER_TOKEN),
+                partial(self._exchange, fields, segments, max_tokens, is_heard, deadline_s),
                 on_call,
                 deadline_s,
             )
@@ -190,7 +202,7 @@ class OpenAIPolicy(ServerPolicy):
                 if tools and self._picks_dialect and self._guess_dialect() is None:
                     self.dialect = None
                     raise NoToolsError(f"the model '{self.model}' was trained on tags")
-            return await self._asked(ask)
+            return await self._asked(ask, segments)
         except (TimeoutError, TransientError) as error:
             raise self._policy_error(error) from error
 
@@ -241,7 +253,7 @@ class OpenAIPolicy(ServerPolicy):
 
     def _streams_for(self, is_heard: bool, has_stop: bool = False) -> bool:
         """A server that runs past the stop strings is streamed, too: what it writes after one is not waited for then."""
-        cuts = has_stop and (self._passes_stops or "stop" in self._unknown_fields)
+        cuts = has_stop and (self._passes_stops or "stop" in self._unknown_fields or self.api == "responses")
         return self.streams and (self._streams_all or is_heard or cuts)
 
     def _body(self, fields: dict[str, Any], streams: bool) -> dict[str, Any]:
@@ -277,13 +289,19 @@ class OpenAIPolicy(ServerPolicy):
             self._max_tokens_field = "max_completion_tokens"
             return True
         named = {field for field in _OPTIONAL_FIELDS if field in body and re.search(rf"\b{field}\b", detail)}
-        if "include" in body and "encrypted content" in detail.lower():  # a model that does not think has none
+        if "include" in body and _NOT_ENCRYPTED.search(detail):  # a model that does not think has none
             named.add("include")
         return self._leave_out(named)
 
     def _learn_reasoning(self, fields: dict[str, Any], segments: Sequence[Segment], detail: str) -> bool:
         """Some servers want the reasoning of earlier turns back, others refuse it: it is sent where one asks for it. What a
-        server gave in a form of its own goes back to it, unless it refuses that."""
+        server gave in a form of its own goes back to it, unless it refuses that; where it cannot read what it had encrypted
+        (another account's, behind a gateway), this conversation goes on without."""
+        if _api_of(fields) == "responses":
+            without = [item for item in fields["input"] if item.get("type") != "reasoning"]
+            is_unread = _UNREAD.search(detail) is not None and len(without) < len(fields["input"])
+            fields["input"] = without if is_unread else fields["input"]
+            return is_unread
         if "tools" not in fields:
             return False
         if self._sends_details and "reasoning_details" in detail and any(segment.raw for segment in segments):
@@ -306,15 +324,37 @@ class OpenAIPolicy(ServerPolicy):
             log.info("%s said: %s", self._who, refusal)
         self.api = "responses"
 
-    def _learn_room(self, fields: dict[str, Any], detail: str) -> bool:
-        """Where the model's context is short, the room for thinking gives way before the question is given up."""
+    def _room(self, segments: Sequence[Segment]) -> int:
+        """Less after a conversation that was too long for more before."""
         room = self.thinking_room
-        if not room or not (is_about_context(detail) or re.search(r"\bmax_(?:completion_|output_)?tokens\b", detail)):
+        if room and self._refused_rooms:
+            num_tokens = self._length(segments)
+            while room and self._refused_rooms.get(room, math.inf) <= num_tokens:
+                room = _next_room(room)
+        return room
+
+    def _length(self, segments: Sequence[Segment]) -> int:
+        return sum(self.count_tokens(segment.text) for segment in segments)
+
+    def _learn_room(self, fields: dict[str, Any], segments: Sequence[Segment], says: int, response: Response) -> bool:
+        """Where the model's context is short, or what may be asked for in a minute or for one's money is little, the room
+        for thinking gives way before the question is given up: for this conversation, and for those as long."""
+        detail = error_detail(response)
+        is_about_room = response.status == 413 or is_about_context(detail) or _MOST_TOKENS.search(detail)
+        # Another question may have learned more since this one was sent: what counts is what was sent.
+        room = fields["max_tokens"] - says if "max_tokens" not in self.extra_body else 0
+        if not is_about_room or room <= 0:
             return False
-        smaller = room // 2 if room >= _LEAST_THINKING else 0
-        fields["max_tokens"] -= room - smaller
-        self._most_thinking = smaller
-        log.warning("%s has no room for so much thinking: %d tokens a turn from now on", self._who, smaller)
+        smaller = _next_room(room)
+        fields["max_tokens"] = says + smaller
+        num_tokens = self._length(segments)
+        if room not in self._refused_rooms:
+            log.warning(
+                "%s has no room for so much thinking: %d tokens a turn from now on, after as long a conversation",
+                self._who,
+                smaller,
+            )
+        self._refused_rooms[room] = min(num_tokens, self._refused_rooms.get(room, num_tokens))
         return True
 
     def _without_tools(self, error: Exception) -> NoToolsError:
@@ -330,15 +370,16 @@ class OpenAIPolicy(ServerPolicy):
         self,
         fields: dict[str, Any],
         segments: Sequence[Segment],
+        says: int,
         is_heard: bool,
         deadline_s: float,
         turn: Turn,
         key: str | None,
     ) -> None:
-        """Send the request and feed the turn with what comes back."""
+        """Send the request and feed the turn with what comes back. `says`: its tokens but for those of thoughts."""
         path = _PATHS[_api_of(fields)]
         for _ in range(len(_OPTIONAL_FIELDS) + 10):
-            body = self._body(fields, self._streams_for(is_heard, "stop" in fields))
+            body = self._body(fields, self._streams_for(is_heard, turn.stops))
             streams = bool(body.get("stream"))
             start_s = time.monotonic()
             try:
@@ -354,7 +395,10 @@ class OpenAIPolicy(ServerPolicy):
                         await self._read_answer(answer, turn, key)
                         return
                     response = await self._refusal(answer, key)
-                await self._learn_from(response, key, fields, segments, body)
+                if response.status == 400 and _TOO_FEW.search(error_detail(response)):
+                    turn.feed({"choices": [{"message": {}, "finish_reason": "length"}]})
+                    return
+                await self._learn_from(response, key, fields, segments, says, body)
             except TransientError as error:
                 self._learn_patience(error, start_s, streams)
                 raise
@@ -365,6 +409,7 @@ class OpenAIPolicy(ServerPolicy):
         key: str | None,
         fields: dict[str, Any],
         segments: Sequence[Segment],
+        says: int,
         body: dict[str, Any],
     ) -> None:
         """Return if the server refused something that it can be asked without; raise what is wrong otherwise."""
@@ -378,8 +423,9 @@ class OpenAIPolicy(ServerPolicy):
             self._learn(body, detail)
             or self._learn_stream(body, detail)
             or self._learn_reasoning(fields, segments, detail)
-            or self._learn_room(fields, detail)
         ):
+            return
+        if response.status in _ABOUT_ROOM and not is_unreadable and self._learn_room(fields, segments, says, response):
             return
         error = await self._status_error(response, key)
         if response.status in GATEWAY_TIMEOUTS and not body.get("stream"):
@@ -424,6 +470,10 @@ class OpenAIPolicy(ServerPolicy):
             raise PolicyError(f"{self._who} {found}. Name one, like {self.base_url}#{next(iter(models), 'MODEL')}")
         name, self.max_context = models.popitem()
         return name
+
+
+def _next_room(room: int) -> int:
+    return room // 2 if room >= _LEAST_THINKING else 0
 
 
 def _api_of(fields: Mapping[str, Any]) -> Api:

@@ -199,6 +199,11 @@ class Turn:
         """What has gone to `on_text`, in this attempt or one before it."""
 
     @property
+    def stops(self) -> bool:
+        """It ends with a stop string, wherever the server ends it."""
+        return bool(self._stop)
+
+    @property
     def has_thought(self) -> bool:
         """The model thought, and that is no part of what it said."""
         return bool(self._reasoning or self._thought.text or self._num_hidden or self._thought_in_tags)
@@ -610,8 +615,11 @@ def _gather(details: list[dict[str, Any]], pieces: list[Any]) -> None:
         last = details[-1] if details else {}
         key = next((key for key in _THOUGHT_KEYS if isinstance(piece.get(key), str)), None)
         goes_on = all(last.get(name) == piece.get(name) for name in ("type", "index", "id"))
-        if key is not None and goes_on and isinstance(last.get(key), str) and not last.get("signature"):
+        is_open = goes_on and not last.get("signature")
+        if is_open and key is not None and isinstance(last.get(key), str):
             last |= {**piece, key: last[key] + piece[key]}
+        elif is_open and key is None and piece.get("signature"):  # Claude's: it comes last, without a word
+            last["signature"] = piece["signature"]
         else:
             details.append(dict(piece))
 

@@ -10,6 +10,7 @@ one keeps its items, in `Generation.raw` and from there in the record. Their ids
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +24,16 @@ KEPT_THOUGHTS = "reasoning.encrypted_content"
 """What a response is asked to include, to be sent back."""
 _ITEMS = frozenset({"message", "function_call", "reasoning"})
 _ITEM_CHARS = 64  # what an item counts for, before anything is written into it
-_PASSING = frozenset({"server_error", "rate_limit_exceeded", "server_is_overloaded", "slow_down"})
+_PASSING = frozenset(
+    {
+        "server_error",
+        "rate_limit_exceeded",
+        "rate_limit_error",
+        "too_many_requests",
+        "server_is_overloaded",
+        "slow_down",
+    }
+)
 _OVER = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _LEFT_OUT = ("id", "status", "content")
 """Of a thought that goes back: its id would be looked up, and its plain words may not stand there."""
@@ -104,8 +114,8 @@ class ResponseTurn(Turn):
         elif kind == "response.refusal.delta":
             self._told.add(_index(payload))
             self._refusal += _string(payload, "delta")
-        elif kind == "error":
-            raise _reported_error(payload)
+        elif kind == "error":  # as it is documented, or, as it also comes, in an object of its own
+            raise _reported_error(payload.get("error") or payload)
 
     def _start(self, number: int, item: object) -> None:
         if not isinstance(item, dict) or item.get("type") not in _ITEMS or number in self._items:
@@ -135,7 +145,7 @@ class ResponseTurn(Turn):
     def _close(self, number: int, item: object) -> None:
         """The whole item. What came of it in pieces is not taken twice."""
         self._start(number, item)
-        if not isinstance(item, dict) or number not in self._items:
+        if not isinstance(item, dict) or number not in self._items or item.get("type") != self._items[number]["type"]:
             return
         self._items[number] = item
         if number in self._told:
@@ -156,10 +166,7 @@ class ResponseTurn(Turn):
         if response.get("error"):
             raise _reported_error(response["error"])
         self._count(response.get("usage"))
-        output = response.get("output")
-        for number, item in enumerate(output if isinstance(output, list) else ()):
-            if not self.ran_on:
-                self._close(number, item)
+        self._close_all(response.get("output"))
         details = response.get("incomplete_details")
         why = details.get("reason") if isinstance(details, dict) else None
         if response.get("status") == "incomplete" or why:
@@ -169,6 +176,22 @@ class ResponseTurn(Turn):
         else:
             self._finish_reason = self._finish_reason or "stop"
         self.is_whole = True
+
+    def _close_all(self, output: object) -> None:
+        """The items once more, after a stream. Gateways number them in another way here than there: a call is known by its
+        id, and all else by being the next of its kind."""
+        calls = {call.id: number for number, call in self._calls.items()}
+        others = {kind: [n for n, one in sorted(self._items.items()) if one["type"] == kind] for kind in _ITEMS}
+        new = max(self._items, default=-1) + 1
+        for item in output if isinstance(output, list) else ():
+            if self.ran_on or not isinstance(item, dict) or item.get("type") not in _ITEMS:
+                continue
+            if item["type"] == "function_call":
+                number = calls.get(_string(item, "call_id"), new)
+            else:
+                number = others[item["type"]].pop(0) if others[item["type"]] else new
+            self._close(number, item)
+            new += number == new
 
     def _count(self, usage: object) -> None:
         if not isinstance(usage, dict) or not is_count(usage.get("output_tokens")):
@@ -194,7 +217,8 @@ class ResponseTurn(Turn):
         return generation
 
     def _raw(self, generation: Generation) -> list[dict[str, Any]] | None:
-        """The items as they go back, where there is a thought among them. One after which nothing was said cannot."""
+        """The items as they go back, where there is a thought among them, or a message whose phase a model wants to know
+        again. A thought after which nothing was said cannot."""
         if not self._with_calls:
             return None
         calls = dict(zip(sorted(self._calls), generation.calls or (), strict=True))
@@ -204,13 +228,14 @@ class ResponseTurn(Turn):
                 items.append(_call(calls[number].id, calls[number].name, calls[number].arguments))
             elif item["type"] == "message":
                 text = "".join(self._texts[number])
-                items += [{"role": "assistant", "content": text}] if text.strip() else []
+                phase = {"phase": item["phase"]} if item.get("phase") else {}  # what it was said for
+                items += [{"role": "assistant", "content": text, **phase}] if text.strip() else []
             elif item.get("encrypted_content"):
                 kept = {key: value for key, value in item.items() if key not in _LEFT_OUT}
                 items.append({**kept, "summary": kept.get("summary") or []})
         while items and items[-1].get("type") == "reasoning":
             items.pop()
-        return items if any(item.get("type") == "reasoning" for item in items) else None
+        return items if any(item.get("type") == "reasoning" or "phase" in item for item in items) else None
 
 
 def _index(event: dict[str, Any]) -> int:
@@ -236,4 +261,6 @@ def _reported_error(error: object) -> PolicyError | TransientError:
     """An error that came with status 200, inside the answer."""
     record = error if isinstance(error, dict) else {}
     message = f"the server reported an error: {short(record.get('message') or error)}"
-    return TransientError(message) if record.get("code") in _PASSING else PolicyError(message)
+    code = str(record.get("code") or record.get("type"))
+    is_passing = code in _PASSING or re.fullmatch(r"429|5\d\d", code) is not None  # vLLM sends a number
+    return TransientError(message) if is_passing else PolicyError(message)

@@ -18,22 +18,27 @@ import re
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from parallelsearch.errors import PolicyError, TransientError, UsageError, stopped
 from parallelsearch.http import HttpClient, Response, Stream, retrying, without_secrets
 from parallelsearch.options import read_options
-from parallelsearch.policy.base import Generation, OnCall, Policy
+from parallelsearch.policy.base import Generation, OnCall, Policy, may_repeat
 from parallelsearch.policy.openai_wire import EventReader, Mould, Turn, read_json
+from parallelsearch.trajectory import Segment
 
 log = logging.getLogger(__name__)
 
 THINKING_TOKENS = 4096
 """How much a turn may think, beside what it says."""
+_LIMITS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
+"""What servers call the most tokens of a turn."""
 MAX_CHARS_PER_TOKEN = 128
 """No tokenizer has longer ones; a stream that goes on past so many does not keep to its limit."""
+_PATIENCE = 5
+"""So many times the longest wait may be waited in all for a server that says when to come back."""
 _GRACE_S = 0.5
 """How long a server may take to say goodbye (usage, end of stream) after the stop string."""
 _LONG_SILENCE_S = 30.0
@@ -116,9 +121,12 @@ class ServerPolicy(Policy):
         self._streams_all = self.streams_unheard if stream is None else stream
         self.reasoning_effort = reasoning_effort
         self.thinking_tokens = thinking_tokens
-        self._most_thinking = thinking_tokens  # less where the server has no room for so much
-        self._thinks = False
         self.extra_body = dict(extra_body or {})
+        # A limit of the caller's own is the limit.
+        self._most_thinking = 0 if _LIMITS & self.extra_body.keys() else thinking_tokens
+        self._thinks = False
+        self._is_thinker = False  # that it thinks has shown
+        self._guesses = True  # a turn without anything is taken for a thought that the server keeps to itself
         try:
             json.dumps(self.extra_body)
         except (TypeError, ValueError) as error:
@@ -171,8 +179,12 @@ class ServerPolicy(Policy):
 
     @property
     def thinking_room(self) -> int:
-        """How many tokens a turn has for thinking, beside those for what it says."""
+        """How many tokens a turn has for thinking at most, beside those for what it says."""
         return self._most_thinking if self._thinks else 0
+
+    def _room(self, segments: Sequence[Segment]) -> int:
+        """How many of them the turn after these segments has."""
+        return self.thinking_room
 
     def _how_it_thinks(self) -> dict[str, Any]:
         """For `describe`: what was set of it."""
@@ -180,17 +192,28 @@ class ServerPolicy(Policy):
         effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
         return effort | ({} if is_usual else {"thinking_tokens": self.thinking_tokens})
 
-    async def _asked(self, ask: Callable[[], Awaitable[tuple[Turn, Generation]]]) -> Generation:
+    async def _asked(
+        self, ask: Callable[[], Awaitable[tuple[Turn, Generation]]], segments: Sequence[Segment]
+    ) -> Generation:
         """The turn; once more where it thought until its tokens were used up and had no room for that yet."""
-        had_room = self.thinking_room > 0
+        had_room = self._room(segments) > 0
         turn, generation = await ask()
-        if turn.is_all_thought and not had_room and self._most_thinking and not turn.said:
+        is_new = turn.is_all_thought and not had_room and not (turn.said or turn.has_called)
+        if is_new and self._most_thinking and (turn.has_thought or self._guesses):
             self._thinks = had_room = True
-            spent = Counter(generation.usage or {})
+            asked_by = may_repeat.get()
+            pays = asked_by[1] if asked_by is not None and asked_by[0] is self else None
+            if pays is not None and not pays(generation):
+                return generation
+            spent = Counter(self._counted(generation, segments) if pays is None else {})
             turn, generation = await ask()
-            spent.update(generation.usage or {})
-            generation.usage = dict(spent) or None
-        self._thinks = self._thinks or turn.has_thought
+            if spent:
+                spent.update(self._counted(generation, segments))
+                generation.usage = dict(spent)
+        if turn.has_thought or (had_room and not turn.is_all_thought):
+            self._thinks = self._is_thinker = self._is_thinker or turn.has_thought or self._thinks
+        elif had_room and not self._is_thinker:  # the room was for nothing, and no thought has been seen
+            self._thinks = self._guesses = False
         if turn.is_all_thought and had_room:
             log.warning(
                 "%s thought until the turn's tokens were used up and said nothing; raise thinking_tokens (%d), or set "
@@ -199,6 +222,13 @@ class ServerPolicy(Policy):
                 self.thinking_tokens,
             )
         return generation
+
+    def _counted(self, generation: Generation, segments: Sequence[Segment]) -> Mapping[str, int]:
+        """What a call cost: by the server's count, or by ours where it has none."""
+        if generation.usage is not None:
+            return generation.usage
+        num_read = sum(self.count_tokens(segment.text) for segment in segments)
+        return {"prompt_tokens": num_read, "completion_tokens": generation.num_tokens or 0}
 
     # ---- streamed or whole -------------------------------------------------------------------------------------------
 
@@ -254,17 +284,18 @@ class ServerPolicy(Policy):
         deadline_s: float,
     ) -> tuple[Turn, Generation]:
         """The turn, asked for until it is whole or the attempts or the time are used up."""
-        said = ""
-        async for attempt in retrying(self.max_attempts, self.max_wait_s, deadline_s=deadline_s):
+        said, is_called = "", False
+        patience_s = _PATIENCE * self.max_wait_s
+        async for attempt in retrying(self.max_attempts, self.max_wait_s, deadline_s=deadline_s, patience_s=patience_s):
             with attempt:
-                turn, key = make(said, on_call), self._key()
+                turn, key = make(said, None if is_called else on_call), self._key()
+                turn.has_called = is_called
                 try:
                     await exchange(turn, key)
                     generation = turn.generation(self.count_tokens)
                 finally:
                     said = turn.said
-                    if turn.has_called:  # what a second try starts early could not be told from the first
-                        on_call = None
+                    is_called = turn.has_called  # what a second try starts early could not be told from the first
                 # A key that the server echoes in pieces, each too short to be known by, must not get into the record.
                 if (secret := _secret(key)) is not None and secret in generation.text:
                     generation.text, generation.token_ids, generation.logprobs = (

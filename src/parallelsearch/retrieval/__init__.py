@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from parallelsearch.retrieval.indexing import plan_index as plan_index
     from parallelsearch.retrieval.mcp_client import McpRetriever as McpRetriever
     from parallelsearch.retrieval.milvus import MilvusRetriever as MilvusRetriever
+    from parallelsearch.retrieval.pages import PagesRetriever as PagesRetriever
     from parallelsearch.retrieval.readymade import open_readymade as open_readymade
     from parallelsearch.retrieval.remote import RemoteRetriever as RemoteRetriever
     from parallelsearch.retrieval.replay import RecordingRetriever as RecordingRetriever
@@ -47,6 +48,7 @@ export(
         "indexing": ("build_index", "plan_index"),
         "mcp_client": ("McpRetriever",),
         "milvus": ("MilvusRetriever",),
+        "pages": ("PagesRetriever",),
         "readymade": ("open_readymade",),
         "remote": ("RemoteRetriever",),
         "replay": ("RecordingRetriever", "ReplayRetriever"),

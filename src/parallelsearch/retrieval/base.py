@@ -8,12 +8,13 @@ every backend alike.
 from __future__ import annotations
 
 import asyncio
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.own_code import described
@@ -67,6 +68,13 @@ class KeptHits(list[Hit]):
     """Hits that a cache had: no backend was asked for them."""
 
 
+def hits_like(result: list[Hit], hits: list[Hit]) -> list[Hit]:
+    """What was made of a result's hits, as the same kind of result."""
+    if isinstance(result, DegradedHits):
+        return DegradedHits(hits, result.failures)
+    return KeptHits(hits) if isinstance(result, KeptHits) else hits
+
+
 def checked_seconds(timeout_s: float, what: str) -> float:
     """A time-out, or a `UsageError` where nothing could ever keep it."""
     if not timeout_s > 0:
@@ -113,6 +121,32 @@ class Retriever(ABC):
 
     async def aclose(self) -> None:  # noqa: B027 - closing is optional
         """Release connections and threads."""
+
+
+class WrappingRetriever(Retriever):
+    """A backend that does something with the hits of another, `inner`. Subclasses say what, and close it."""
+
+    inner: Retriever
+
+    async def check(self) -> None:
+        await self.inner.check()
+
+    def where(self, fields: Mapping[str, Any]) -> Self:
+        other = copy.copy(self)
+        other.inner = self.inner.where(fields)
+        return other
+
+    def forget(self) -> None:
+        self.inner.forget()
+
+    def _description(self, kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        inner = self.inner.describe()
+        return {
+            "kind": kind,
+            "corpus_sha256": inner.get("corpus_sha256"),
+            "settings": dict(settings),
+            "inner": inner,
+        }
 
 
 class BlockingRetriever(Retriever):

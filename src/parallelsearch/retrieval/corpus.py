@@ -24,6 +24,7 @@ from parallelsearch.errors import DataError, MissingExtraError, UsageError
 from parallelsearch.files import (
     OnBad,
     ParquetRecords,
+    fields_of,
     give,
     read_json_records,
     read_table,
@@ -74,7 +75,7 @@ def passage_of(record: Any, path: str, line: int | None) -> Passage:
         if isinstance(value, int) and name == "id" and not isinstance(value, bool):
             value = str(value)
         if not isinstance(value, str):
-            found = "it is missing" if value is None else f"found {type(value).__name__}"
+            found = f"it is missing ({fields_of(record)})" if value is None else f"found {type(value).__name__}"
             raise DataError(path, line, f"expected a string, {found}", field=written if name == "text" else name)
         # JSON can spell half of a surrogate pair, which is not text and cannot be written as UTF-8.
         values[name] = whole(value)

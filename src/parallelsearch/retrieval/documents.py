@@ -7,6 +7,7 @@ time in proportion to the file, whatever is in it, and a file or its text has at
 
 from __future__ import annotations
 
+import codecs
 import html
 import io
 import itertools
@@ -14,6 +15,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ _RULE = re.compile(r" {0,3}(?:(?:\*[ \t]*+){3,}|(?:_[ \t]*+){3,}|(?:-[ \t]*+){3,
 _NO_TITLE_LINE = re.compile(r" {4}|[ \t]*+(?:$|\t|[-*+][ \t]|\d{1,9}[.)][ \t]|[>|<])")
 """What a line of equal signs or dashes does not make a title: nothing, code, an item, a quote, a table, a tag."""
 _FENCE = re.compile(r"(?:[ \t]|[-*+][ \t]|\d{1,9}[.)][ \t])*+(`{3,}+(?=[^`]*+$)|~{3,}+)")
-_PICTURE = re.compile(r"data:[a-z]++/[\w.+-]++;base64,[A-Za-z0-9+/=]++")
+_PICTURE = re.compile(r"data:[a-z]++/[\w.+-]++(?:;[\w-]++=[\w.-]++)*+;base64,[a-z0-9+/=]++", re.IGNORECASE)
 """A picture in the text itself. One word of a hundred thousand letters would hide what stands behind it from a model."""
 _LINE_OF_SIGNS = re.compile(r"([!-/:-@\[-`{-~])\1++")
 
@@ -306,6 +308,44 @@ _CHARSET = re.compile(
     re.IGNORECASE,
 )
 """The encodings that old pages say they have. Not any that Python knows: some of those take quadratic time."""
+_SERVED = frozenset(
+    {
+        *(f"iso8859-{number}" for number in (*range(1, 12), *range(13, 17))),
+        *(f"cp125{number}" for number in range(9)),
+        *("shift_jis", "cp932", "euc_jp", "euc_kr", "cp949", "gb2312", "gbk", "gb18030", "big5", "koi8-r", "koi8-u"),
+        *("utf-16", "utf-16-le", "utf-16-be"),
+    }
+)
+"""The same by Python's names, and what a server may say besides."""
+_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+
+
+def served_text(data: bytes, charset: str) -> str:
+    """The text that a web server sent. What it says of the encoding (`charset`, which may be empty) and what the page says
+    are often wrong, so valid UTF-8 is taken for that: nothing else looks like it by chance. Never fails."""
+    for mark, codec in _MARKS:
+        if data.startswith(mark):
+            return data[len(mark) :].decode(codec, "replace")
+    said = _known_codec(charset)
+    if not said.startswith("utf-16"):
+        with suppress(UnicodeDecodeError):
+            return data.decode("utf-8")
+    if not said and (in_page := _CHARSET.search(data[:2048])):
+        said = _known_codec(in_page[1].decode("ascii"))
+    if said:
+        return data.decode(said, "replace")
+    text = data.decode("utf-8", "replace")  # a foreign byte or two do not make it another encoding
+    num_foreign = len(text) - len(text.encode("ascii", "ignore"))
+    return text if 2 * text.count("\ufffd") <= num_foreign else data.decode("cp1252", "replace")
+
+
+def _known_codec(charset: str) -> str:
+    """Python's name of one of `_SERVED`; empty for all others."""
+    try:
+        name = codecs.lookup(charset.strip()).name
+    except (LookupError, ValueError):
+        return ""
+    return {"iso8859-1": "cp1252"}.get(name, name) if name in _SERVED else ""  # as all browsers take it
 
 
 def _html_source(data: bytes, path: Path) -> str | DataError:
@@ -321,36 +361,41 @@ _NO_TITLE = re.compile(r"(?i)untitled|microsoft word|microsoft powerpoint|\.(?:d
 """What programs write into the field where a person wrote nothing."""
 
 
-def _pdf_document(data: bytes, path: Path) -> tuple[str, str, tuple[int, ...]]:
-    """Title, text, and where in it each page begins."""
+def pdf_document(
+    data: bytes, name: str, is_enough: Callable[[int], bool] = lambda _: False
+) -> tuple[str, str, tuple[int, ...]]:
+    """Title, text, and where in it each page begins. `name` is for messages; no page is read after `is_enough` says so of the
+    number of characters before it."""
     pypdf = require("pypdf", "files")
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # a damaged file is named once, by us
     try:
         reader = pypdf.PdfReader(io.BytesIO(data))
         if reader.is_encrypted and not reader.decrypt(""):
-            raise DataError(str(path), None, "needs a password; save it without one")
+            raise DataError(name, None, "needs a password; save it without one")
         if (num_pages := len(reader.pages)) > MAX_PAGES:
-            raise DataError(str(path), None, f"the file has {num_pages} pages, and the limit is {MAX_PAGES}; split it")
+            raise DataError(name, None, f"the file has {num_pages} pages, and the limit is {MAX_PAGES}; split it")
         texts: list[str] = []
         left = MAX_LINE_BYTES
         for page in reader.pages:
+            if texts and is_enough(MAX_LINE_BYTES - left):
+                break
             texts.append(page.extract_text())
             left -= len(texts[-1])
             if left < 0:
-                raise DataError(str(path), None, f"has over {MAX_LINE_BYTES >> 20} Mi characters of text; split it")
+                raise DataError(name, None, f"has over {MAX_LINE_BYTES >> 20} Mi characters of text; split it")
         written = _pdf_title(reader.metadata)
     except DataError:
         raise
     except Exception as error:  # what a damaged file makes a parser raise cannot be listed
         problem = f"is not a PDF that can be read ({type(error).__name__}: {str(error)[:100]})"
-        raise DataError(str(path), None, problem) from error
+        raise DataError(name, None, problem) from error
     pages = [whole(text).replace("\x00", "").strip() for text in texts]
     text = "\n\n".join(pages).lstrip()
     first = len(text) - sum(len(page) + 2 for page in pages) + 2  # pages before the text are empty
     starts = tuple(itertools.accumulate((len(page) + 2 for page in pages[:-1]), initial=first))
     text = text.rstrip()
     if not text:
-        raise DataError(str(path), None, "holds no text, only pictures of it; run it through text recognition first")
+        raise DataError(name, None, "holds no text, only pictures of it; run it through text recognition first")
     return written or " ".join(text.split("\n", 1)[0].split()), text, starts
 
 
@@ -386,15 +431,17 @@ def read_document(path: Path, name: str) -> Passage | None:
     if not data.strip():
         return None
     if kind == ".pdf":
-        title, text, page_starts = _pdf_document(data, path)
+        title, text, page_starts = pdf_document(data, str(path))
     else:
         data = data.removeprefix(b"\xef\xbb\xbf")
         source = _html_source(data, path) if _TEXTS[kind] is html_document else decoded(data, path, None)
         if isinstance(source, DataError):
             raise source
         if "\x00" in source[:_MAX_TAG_CHARS]:
-            hint = "if it is UTF-16, convert it with: iconv -f UTF-16LE -t UTF-8 FILE"
+            order = "BE" if source.index("\x00") % 2 == 0 else "LE"  # the NUL of an ASCII letter comes first, or last
+            hint = f"if it is UTF-16, convert it with: iconv -f UTF-16{order} -t UTF-8 FILE"
             raise DataError(str(path), None, f"is not text (found a NUL character); {hint}")
+        source = source.replace("\r\n", "\n").replace("\r", "\n")  # whoever wrote it, it is the same document
         title, text = _TEXTS[kind](source)
         if _TEXTS[kind] is markdown:
             _, beside, _ = _front_matter(source)

@@ -7,23 +7,22 @@ If the model fails, the first ranking stands, marked as `DegradedHits`.
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from parallelsearch.errors import UsageError, require
-from parallelsearch.retrieval.base import DegradedHits, Hit, KeptHits, Result, Retriever
+from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever, WrappingRetriever, hits_like
 from parallelsearch.retrieval.encoder import loading_errors, quiet_loading
 from parallelsearch.retrieval.text_encoder import passage_text, plain_text
 
 _log = logging.getLogger(__name__)
 
 
-class RerankRetriever(Retriever):
+class RerankRetriever(WrappingRetriever):
     """`inner` finds `depth` hits, the cross-encoder chooses the best `k` of them. The score is the cross-encoder's."""
 
     def __init__(
@@ -94,31 +93,11 @@ class RerankRetriever(Retriever):
             ranked = [(looked_at[place], float(its_scores[place])) for place in order]
             ranked += [(hit, floor) for hit in rest]
             hits = [Hit.of(hit, score, rank) for rank, (hit, score) in enumerate(ranked[:k], start=1)]
-            if isinstance(result, DegradedHits):
-                results.append(DegradedHits(hits, result.failures))
-            else:
-                results.append(KeptHits(hits) if isinstance(result, KeptHits) else hits)
+            results.append(hits_like(result, hits))
         return results
 
-    def where(self, fields: Mapping[str, Any]) -> RerankRetriever:
-        other = copy.copy(self)
-        other.inner = self.inner.where(fields)
-        return other
-
-    def forget(self) -> None:
-        self.inner.forget()
-
-    async def check(self) -> None:
-        await self.inner.check()
-
     def describe(self) -> dict[str, Any]:
-        inner = self.inner.describe()
-        return {
-            "kind": "rerank",
-            "corpus_sha256": inner.get("corpus_sha256"),
-            "settings": {"model": self.model, "depth": self.depth},
-            "inner": inner,
-        }
+        return self._description("rerank", {"model": self.model, "depth": self.depth})
 
     async def aclose(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,8 +1,9 @@
 """Web search: Serper, Tavily, Brave and SearXNG, one small class each over one base.
 
 An engine says how to ask and where its results stand in the answer; the base does the rest: key from the environment,
-time-out, 429 with Retry-After, results as passages whose id is the URL, HTML taken out of snippets. A key is never in a
-message or a manifest. Pages are not fetched: a passage is what the engine shows of them.
+time-out, 429 with Retry-After, results as passages whose id is the URL, HTML taken out of snippets, and nothing from sites
+that were not asked for. A key is never in a message or a manifest. Pages are not fetched: a passage is what the engine shows
+of them (`pages` opens them).
 """
 
 from __future__ import annotations
@@ -11,18 +12,26 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
-from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError, stopped
+from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError, nearest, stopped
 from parallelsearch.http import HttpClient, Response, checked_url, without_secrets
 from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever, checked_seconds
 from parallelsearch.retrieval.documents import html_document
 from parallelsearch.untrusted import finite, whole
 
 _MAX_SNIPPET_CHARS, _MAX_URL_CHARS = 20_000, 4_000
+_LEAST_WORDS, _WORD_CHARS = 8, 8
+"""What sites must leave of a query, in words and letters of a word."""
+SINCE = ("day", "week", "month", "year")
+"""How far back a search may be narrowed to: what all engines know."""
+_SITE = re.compile(r"(?:[\w-]+\.)*[\w-]+(?:/[\w./%~-]*)?", re.ASCII)
+"""A host, with the beginning of a path if one is wanted."""
 
 
 def plain_text(snippet: object) -> str:
@@ -40,9 +49,22 @@ class WebRetriever(Retriever):
     default_url: ClassVar[str | None] = None
     max_k: ClassVar[int] = 20
     max_query_chars: ClassVar[int] = 2_000
+    max_query_words: ClassVar[int | None] = None
+    writes_sites: ClassVar[bool] = True
+    """Sites are words of the query."""
     max_batch = 1
 
-    def __init__(self, base_url: str | None = None, *, timeout_s: float = 15.0, max_concurrency: int = 8) -> None:
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        timeout_s: float = 15.0,
+        max_concurrency: int = 8,
+        site: str | Sequence[str] = (),
+        since: str | None = None,
+    ) -> None:
+        """`site`: results of these hosts alone, those below them included (several, in an address with commas); `since`: of
+        the last day, week, month or year."""
         url = base_url or self.default_url
         if not url:
             raise UsageError(f"{self.name} needs the address of its server: {self.name}:http://127.0.0.1:8080")
@@ -53,6 +75,16 @@ class WebRetriever(Retriever):
             raise UsageError(f"the key in {self.key_env} has characters no key has; was it pasted whole?")
         self.base_url, self.max_concurrency = checked_url(url, self.name), max_concurrency
         self.timeout_s = checked_seconds(timeout_s, self.name)
+        self.sites = _sites(site, self.name)
+        words, chars = self._room_for_words(), self._room_for_chars()
+        if (words is not None and words < _LEAST_WORDS) or chars < _LEAST_WORDS * _WORD_CHARS:
+            raise UsageError(
+                f"site of {self.name} has {len(self.sites)} hosts, which leave no room for a query in what it takes; name "
+                "fewer, or join several searches: all:ADDRESS+ADDRESS"
+            )
+        if since is not None and since not in SINCE:
+            raise UsageError(f"since of {self.name} is {', '.join(SINCE)}, not '{since}'.{nearest(since, SINCE)}")
+        self.since = since
         self._http = HttpClient(
             self.name,
             permanent=SearchError,
@@ -68,7 +100,7 @@ class WebRetriever(Retriever):
         return list(await asyncio.gather(*(self._search(query, k) for query in queries)))
 
     async def _search(self, query: str, k: int) -> Result:
-        query = _shortened(" ".join(query.split()), self.max_query_chars)
+        query = _shortened(" ".join(query.split()[: self._room_for_words()]), self._room_for_chars())
         if not query:
             return SearchError("the query is empty")
         try:
@@ -93,7 +125,7 @@ class WebRetriever(Retriever):
             raise TransientSearchError(f"{self.name} sent {type(answer).__name__} where an object belongs")
         found: dict[str, tuple[Passage, float]] = {}
         for passage, score in self._read(answer):
-            if not passage.id or not (passage.text or passage.title):
+            if not passage.id or not (passage.text or passage.title) or not self._is_wanted(passage.url):
                 continue
             if passage.id not in found:
                 found[passage.id] = passage, score
@@ -104,7 +136,32 @@ class WebRetriever(Retriever):
         return [Hit.of(passage, score, rank) for rank, (passage, score) in enumerate(best, start=1)]
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": self.name, "url": without_secrets(self.base_url)}
+        narrowed = {"site": self.sites, "since": self.since}
+        told = {name: value for name, value in narrowed.items() if value}
+        return {"kind": self.name, "url": without_secrets(self.base_url), **told}
+
+    def _is_wanted(self, url: str | None) -> bool:
+        """An engine may pass over what it was asked: a result of another site is none."""
+        if not self.sites:
+            return True
+        try:
+            parts = urlsplit(url or "")
+            place = (parts.hostname or "") + parts.path
+        except ValueError:
+            return False
+        return any(_lies_in(place.lower(), site) for site in self.sites)
+
+    def _with_sites(self, query: str) -> str:
+        """The query in the words of an engine that knows `site:`."""
+        return f"{' OR '.join(f'site:{site}' for site in self.sites)} {query}" if self.sites else query
+
+    def _room_for_chars(self) -> int:
+        return self.max_query_chars - (len(self._with_sites("")) if self.writes_sites else 0)
+
+    def _room_for_words(self) -> int | None:
+        if self.max_query_words is None:
+            return None
+        return self.max_query_words - (len(self._with_sites("").split()) if self.writes_sites else 0)
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -148,7 +205,8 @@ class SerperRetriever(WebRetriever):
         return {"X-API-KEY": key}
 
     async def _ask(self, query: str, k: int) -> Response:
-        return await self._post("/search", {"q": query, "num": max(k, 10)})
+        since = {"tbs": f"qdr:{self.since[0]}"} if self.since else {}
+        return await self._post("/search", {"q": self._with_sites(query), "num": max(k, 10), **since})
 
     def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
         box = answer.get("answerBox")
@@ -174,12 +232,16 @@ class TavilyRetriever(WebRetriever):
     key_env = "TAVILY_API_KEY"
     default_url = "https://api.tavily.com"
     max_query_chars = 400
+    writes_sites = False
 
     def _key_headers(self, key: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {key}"}
 
     async def _ask(self, query: str, k: int) -> Response:
-        return await self._post("/search", {"query": query, "max_results": k, "search_depth": "basic"})
+        sites = {"include_domains": self.sites} if self.sites else {}
+        since = {"time_range": self.since} if self.since else {}
+        body = {"query": query, "max_results": k, "search_depth": "basic", **sites, **since}
+        return await self._post("/search", body)
 
     def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
         for item in _items(answer.get("results")):
@@ -192,14 +254,15 @@ class BraveRetriever(WebRetriever):
     name = "brave"
     key_env = "BRAVE_API_KEY"
     default_url = "https://api.search.brave.com/res/v1"
-    max_query_chars = 400
+    max_query_chars, max_query_words = 400, 50  # the API refuses a longer query
 
     def _key_headers(self, key: str) -> dict[str, str]:
         return {"X-Subscription-Token": key}
 
     async def _ask(self, query: str, k: int) -> Response:
-        words = query.split()[:50]  # the API refuses a query of more words
-        return await self._get("/web/search", {"q": " ".join(words), "count": str(k), "text_decorations": "false"})
+        since = {"freshness": f"p{self.since[0]}"} if self.since else {}
+        asked = {"q": self._with_sites(query), "count": str(k), "text_decorations": "false", **since}
+        return await self._get("/web/search", asked)
 
     def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
         web = answer.get("web")
@@ -217,7 +280,8 @@ class SearxngRetriever(WebRetriever):
     max_k = 50
 
     async def _ask(self, query: str, k: int) -> Response:
-        return await self._get("/search", {"q": query, "format": "json"})
+        since = {"time_range": self.since} if self.since else {}
+        return await self._get("/search", {"q": self._with_sites(query), "format": "json", **since})
 
     def _explained(self, error: Exception, status: int) -> SearchError:
         if status == 403:
@@ -240,6 +304,24 @@ class SearxngRetriever(WebRetriever):
                 _passage(item, url="url", text="content", date="publishedDate"),
                 _number(item.get("score")),
             )
+
+
+def _sites(given: str | Sequence[str], engine: str) -> list[str]:
+    """Hosts, as people write them: with or without the scheme, `www.` or a slash at the end."""
+    sites: list[str] = []
+    for one in given.split(",") if isinstance(given, str) else given:
+        site = re.sub(r"^(?:https?://)?(?:www\.)?", "", one.strip().lower()).rstrip("/")
+        if not _SITE.fullmatch(site):
+            raise UsageError(f"site of {engine} is a host such as who.int, or several with commas, not '{one}'")
+        sites.append(site)
+    return sites
+
+
+def _lies_in(place: str, site: str) -> bool:
+    """Whether a host with its path is of a site, or of a host or a path below it."""
+    host, _, path = site.partition("/")
+    own, _, rest = place.partition("/")
+    return (own == host or own.endswith(f".{host}")) and (not path or rest == path or rest.startswith(f"{path}/"))
 
 
 def _items(value: object) -> Iterable[dict[str, Any]]:

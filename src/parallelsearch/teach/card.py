@@ -28,6 +28,7 @@ def write_card(out: Path, record: Mapping[str, Any]) -> Path:
 def _lines(out: Path, record: Mapping[str, Any]) -> list[str]:
     settings, questions, lessons = record["settings"], record["questions"], record["trajectories"]
     measured = record["evaluation"]
+    addresses = [record["address"], *([f"gguf:{record['gguf']}"] if record.get("gguf") else [])]
     lines = [
         f"# A search policy for {Path(settings['corpus']).name}",
         "",
@@ -36,7 +37,7 @@ def _lines(out: Path, record: Mapping[str, Any]) -> list[str]:
         "## Use it",
         "",
         "```",
-        f'parallelsearch ask "..." --policy {record["address"]} --search bm25:{out / "index"}',
+        *(f'parallelsearch ask "..." --policy {one} --search bm25:{out / "index"}' for one in addresses),
         "```",
         "",
         "## What it learned from",

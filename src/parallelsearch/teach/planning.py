@@ -28,7 +28,10 @@ ASKED_PER_S = {"cpu": 0.07, "cuda": 50.0}
 """Questions a second in the evaluation, `hf:` with the 135M model."""
 
 WAYS_OUT = {
-    "file": "give more questions, or let them be made: leave --questions out",
+    "file": (
+        "give more questions, be content with fewer (--num-held-out, --min-trajectories), or let them be made: leave "
+        "--questions out"
+    ),
     "teacher": "give the teacher more tokens, another teacher, or a larger corpus",
     "rules": (
         "the rules read English prose about named things, a page each; for another corpus name a model that writes the "

@@ -131,9 +131,9 @@ class _Run:
         self._stage("grpo", self._grpo)
         self._stage("evaluation", lambda: asyncio.run(self._evaluate()))
         address = self._address()
-        if self.settings.gguf:
-            self._write_gguf(address)
         record = {"settings": self.settings.model_dump(mode="json"), **self.stages, "address": address}
+        if self.settings.gguf:
+            record["gguf"] = str(self._write_gguf(address))
         card = write_card(self.out, record)
         return Taught(address, self._search_address, record, card)
 
@@ -243,7 +243,15 @@ class _Run:
         return report
 
     def _write_rejected(self, checked: Checked) -> None:
-        rejected = [{"question": question.question, "why": why} for question, why in checked.rejected]
+        rejected = [
+            {
+                "question": one.question,
+                "why": why,
+                "golden_answers": one.golden_answers,
+                "supporting_titles": one.supporting_titles,
+            }
+            for one, why in checked.rejected
+        ]
         write_json(self.out / "rejected.json", rejected)
 
     async def _checked(
@@ -450,9 +458,12 @@ class _Run:
                 "lr": settings.lr,
                 "lr_schedule": "cosine",
                 "warmup_ratio": 0.05,
-                "save_every": 20,
+                "save_every": self._save_every(),
             },
         )
+        every = self._save_every()
+        saved = "each step" if every == 1 else f"every {every} steps"
+        self.say(f"sft: learning from {self.stages['trajectories']['num_kept']} trajectories, saved after {saved}")
         done = train_sft(recipe, say=self.say)
         if done.final is None:
             raise UsageError(f"SFT stopped at step {done.step} of {done.num_steps}; the same command goes on")
@@ -473,11 +484,18 @@ class _Run:
                 "samples_per_question": 4,
                 "lr": 5e-5,
                 "eval_every": max(1, self.settings.grpo_steps // 2),
+                "save_every": self._save_every(),
             },
         )
         done = train(recipe, say=self.say)
         best = done.best or done.out / "final"
         return {"step": done.step, "best_accuracy": done.best_accuracy, "adapter": self._inside(best)}
+
+    @staticmethod
+    def _save_every() -> int:
+        """Steps between checkpoints: each on a CPU, where a step takes minutes and the checkpoint of an adapter less than a
+        second."""
+        return 20 if require("torch", "train").cuda.is_available() else 1
 
     def _inside(self, path: Path) -> str:
         """A path as it is noted: from the run's folder on, so that the folder can be moved."""
@@ -522,11 +540,11 @@ class _Run:
                 tests.append({"metric": metric, **asdict(result)})
         return tests
 
-    def _write_gguf(self, address: str) -> None:
+    def _write_gguf(self, address: str) -> Path:
         from parallelsearch.policy.gguf_export import write_gguf
 
-        if not (self.out / "policy.gguf").exists():
-            write_gguf(parse_spec(address.removeprefix("hf:")), self.out / "policy.gguf", "f16")
+        file = self.out / "policy.gguf"
+        return file if file.exists() else write_gguf(parse_spec(address.removeprefix("hf:")), file, "f16")
 
 
 def _about(question: Question) -> set[str]:

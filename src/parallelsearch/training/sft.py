@@ -30,6 +30,8 @@ from parallelsearch.training.weights import Weights, load_weights, uses_bfloat16
 from parallelsearch.trajectory import Trajectory, read_trajectories
 
 IGNORED = -100
+_QUIET_S = 60.0
+"""On a slow machine a step takes minutes: whoever watches hears of one at least so often."""
 """The label of a token that is not trained on, in torch's convention."""
 FINAL = "final"
 
@@ -371,7 +373,7 @@ class _SftRun:
         self.metrics = MetricsLog(recipe.out, run_name=recipe.out.name) if self.is_main else SilentLog(recipe.out)
         self.loss: float | None = None
         self.num_steps = int(trainer.args.max_steps)
-        self._step_began_s = self.started_s
+        self._step_began_s = self._said_s = self.started_s
         self._attach()
 
     def go(self, num_rows: int) -> SftResult:
@@ -424,7 +426,9 @@ class _SftRun:
         names = ("loss", "grad_norm", "learning_rate", "entropy", "mean_token_accuracy", "epoch")
         record = {name: float(logs[name]) for name in names if logs.get(name) is not None}
         self.metrics.write(step, {**record, "time/elapsed_s": time.monotonic() - self.started_s})
-        if step % 20 == 0 or step in (1, self.num_steps):
+        now_s = time.monotonic()
+        if step % 20 == 0 or step in (1, self.num_steps) or now_s - self._said_s >= _QUIET_S:
+            self._said_s = now_s
             accuracy = record.get("mean_token_accuracy", math.nan)
             self.say(f"step {step}/{self.num_steps} loss {self.loss:.4f} token accuracy {accuracy:.3f}")
 

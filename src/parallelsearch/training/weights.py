@@ -9,6 +9,7 @@ the trained model samples itself. Where there is room, a LoRA adapter is also tr
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 REFERENCE_ADAPTER = "ref"
 """TRL computes reference log-probabilities under the adapter of this name, if there is one."""
+_EMBEDDINGS = frozenset({"embed_tokens", "lm_head"})
 
 
 @dataclass(slots=True)
@@ -186,7 +188,7 @@ def _add_lora(model: Any, settings: ModelSettings, needs_reference: bool, seed: 
                     twin = wrapped.get_parameter(name.replace(".default.", f".{REFERENCE_ADAPTER}."))
                     twin.data.copy_(parameter.data)
                     twin.requires_grad_(False)
-        return wrapped
+        return _saved_offline(wrapped)
     config = peft.LoraConfig(
         r=settings.lora_rank,
         lora_alpha=settings.lora_alpha or 2 * settings.lora_rank,
@@ -195,7 +197,17 @@ def _add_lora(model: Any, settings: ModelSettings, needs_reference: bool, seed: 
         task_type="CAUSAL_LM",
     )
     torch.manual_seed(seed)  # PEFT draws the first matrix at random
-    return peft.get_peft_model(model, config)
+    return _saved_offline(peft.get_peft_model(model, config))
+
+
+def _saved_offline(wrapped: Any) -> Any:
+    """At each save PEFT asks the hub whether the base had as many tokens as the model has, to know whether to keep the
+    embeddings. Here none are ever added, so it is told, and a machine without a network waits for nobody and warns of
+    nothing. An adapter on the embeddings themselves it keeps by itself."""
+    targets = wrapped.peft_config["default"].target_modules
+    if not isinstance(targets, str) and not set(targets) & _EMBEDDINGS:
+        wrapped.save_pretrained = functools.partial(wrapped.save_pretrained, save_embedding_layers=False)
+    return wrapped
 
 
 def _make_critic(model: Any, settings: ModelSettings, seed: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from parallelsearch.coldstart import run as coldstart_run
 from parallelsearch.coldstart.english.from_pages.described import MADE_DESCRIBED, MAX_USES, make_described
 from parallelsearch.coldstart.english.from_pages.pages import read_pages
 from parallelsearch.coldstart.english.from_pages.roles import KINDS_OF_THINGS, PEOPLE, ROLES
-from parallelsearch.coldstart.english.from_pages.told import read_things
-from parallelsearch.coldstart.english.wide import FACTS
+from parallelsearch.coldstart.english.from_pages.told import Things, read_things, sure_enough, with_whole_places
+from parallelsearch.coldstart.english.wide import FACTS, wide_of
 from parallelsearch.coldstart.lesson import CHANGED, ColdStartSettings
 from parallelsearch.coldstart.recipe import ColdStartRecipe
 from parallelsearch.coldstart.run import TokenizerEncoder
@@ -71,6 +72,19 @@ def made(seed: int = 0) -> list[Question]:
     return make_described(read_things(passages), read_pages(passages, ()), passages, COUNTS, seed=seed)
 
 
+def chains(passages: list[Passage], *told: tuple[str, dict[str, tuple[str, str]]]) -> list[Question]:
+    """Chains from these passages, where pages that begin so tell more than they say."""
+    found = read_things(passages)
+    more = [
+        replace(
+            thing, told={**thing.told, **next((facts for start, facts in told if thing.title.startswith(start)), {})}
+        )
+        for thing in found.all
+    ]
+    things = with_whole_places(sure_enough(Things(tuple(more), found.makers)))
+    return make_described(things, read_pages(passages, ()), passages, {"sequential": 120})
+
+
 @pytest.fixture(scope="module")
 def questions() -> list[Question]:
     return made()
@@ -101,6 +115,67 @@ def test_every_role_is_a_fact_and_leads_to_what_there_is() -> None:
         assert all("{x}" in way or "{own}" in way for way in (*role.phrases, *role.asks)), role.fact
         told = [way.format(x="A", it="It", y="B") for way in role.said]
         assert any(re.search(role.told, way) for way in told), f"{role.fact}: a page that tells it is not seen"
+
+
+def test_who_wrote_what_somebody_wrote_is_not_asked() -> None:
+    found = [wide_of(one) for one in chains(world(), ("The ", {"author": ("Zed Quill", "Zed Quill")}))]
+    asked = {(wide.steps[0].fact, wide.steps[1].fact) for wide in found if wide is not None}
+    assert ("novel", "published") in asked
+    assert ("novel", "author") not in asked
+
+
+@pytest.mark.parametrize("more", [" Owned by Zed Quill, it is closed.", None])
+def test_no_page_is_made_to_say_what_another_part_of_it_says_otherwise(more: str | None) -> None:
+    told = [replace(page, text=page.text + (more or "")) if page.id[0] == "h" else page for page in world()[1:]]
+    later = [] if more else [Passage(f"{page.id}-2", page.title, "Its owner is Zed Quill.") for page in told]
+    found = [wide_of(one) for one in chains([*told, *later])]
+    asked = {wide.steps[0].fact for wide in found if wide is not None}
+    assert "architect" in asked
+    assert "owner" not in asked
+
+
+def test_a_name_that_says_what_it_is_is_not_told_it_twice() -> None:
+    pages = [
+        replace(page, title=f"{page.title} House", text=page.text.replace(page.title, f"{page.title} House", 1))
+        if page.id[0] == "h"
+        else page
+        for page in world()
+    ]
+    texts = [one.question for one in chains(pages)]
+    assert any(" house" in text.lower() for text in texts)
+    assert not any("the house" in text.lower() for text in texts)
+
+
+def test_a_day_is_asked_for_where_the_page_has_one_and_a_date_where_it_is_known() -> None:
+    def asked(died: str) -> set[str]:
+        pages = [replace(page, text=re.sub(r"– \d+ June (\d+)\)", rf"– {died})", page.text)) for page in world()]
+        found = [wide_of(one) for one in chains(pages)]
+        return {wide.steps[1].fact for wide in found if wide is not None}
+
+    assert {"born", "born_on", "died", "died_on"} <= asked(r"3 June \1")
+    assert {"born", "born_on", "died"} <= asked(r"June \1")
+    assert "died_on" not in asked(r"June \1")
+    assert not {"died", "died_on"} & asked(r"c. 3 June \1")
+
+
+@pytest.mark.parametrize(
+    ("place", "is_asked", "is_town"),
+    [
+        ("Askvik.", True, True),
+        ("Askvik and died there.", True, True),
+        ("Norway.", True, False),
+        ("St. Louis, Missouri.", False, False),
+        ("Bosnia and Herzegovina.", False, False),
+    ],
+)
+def test_a_place_of_birth_is_whole_and_only_a_town_is_asked_for_as_one(
+    place: str, is_asked: bool, is_town: bool
+) -> None:
+    pages = [replace(page, text=re.sub(r"born in \w+\.", f"born in {place}", page.text)) for page in world()]
+    found = [(wide_of(one), one.question) for one in chains(pages)]
+    texts = [text for wide, text in found if wide is not None and wide.steps[1].fact == "birthplace"]
+    assert bool(texts) == is_asked
+    assert any("town" in text for text in texts) == is_town
 
 
 def test_the_seed_decides_and_no_page_is_used_too_often(questions: list[Question]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from painters import PAGES, settings, taught, turns
 from test_wide_questions import FACTS, PASSAGES
 
+from parallelsearch.answers import normalise
 from parallelsearch.coldstart import run as coldstart_run
 from parallelsearch.coldstart.english.from_pages import dates, wordings, yes_or_no
 from parallelsearch.coldstart.english.from_pages.dates import MADE_DATE, make_dates
@@ -110,6 +111,42 @@ def test_a_number_is_that_of_the_whole_thing(told: str) -> None:
     made = make_yes_or_no(Things(tuple(some), {}), 12, min_of_a_kind=2)
     used = {title for question in made for title in question.supporting_titles}
     assert (some[0].title in used) == (told == "It has 4 species.")
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        ("1801 – 1871", {"born", "died"}),
+        ("c. 1801 – 1871", {"died"}),
+        ('born "circa" 1801; died 1871', {"died"}),
+        ("1801 – after 1871?", {"born"}),
+        ("1801 – 1871 or later", {"born"}),
+    ],
+)
+def test_people_are_compared_by_dates_that_are_known(told: str, known: set[str]) -> None:
+    names = [f"{a}{b}a {a}{b}ska" for a in ("Mo", "Ta", "Re") for b in ("l", "n", "r", "v")]
+    pages = [
+        Passage(
+            f"p{n}", name, f"{name} ({told if not n else f'{1801 + n} – {1871 + n}'}) was a Polish painter. She taught."
+        )
+        for n, name in enumerate(names)
+    ]
+    made = make_yes_or_no(read_things(pages), 40)
+    assert {q.metadata[WIDE]["fact"] for q in made if pages[0].title in q.supporting_titles} == known
+
+
+def test_a_name_that_says_what_it_is_is_not_told_it_twice() -> None:
+    names = ["Brenn Company", *(f"Brenn{letter}a" for letter in "bcdfghklm")]
+    some = [
+        Thing(name, name, "company", False, {"founded": (str(1901 + n), str(1901 + n))}, (name,), "")
+        for n, name in enumerate(names)
+    ]
+    things = Things(tuple(some), {})
+    made = [one for seed in range(8) for one in make_yes_or_no(things, 20, seed=seed, min_of_a_kind=2)]
+    texts = [one.question.lower() for one in made]
+    assert any("brenn company" in text for text in texts)
+    assert any("the company brenn" in text for text in texts)
+    assert not any("the company brenn company" in text for text in texts)
 
 
 def test_every_group_of_facts_has_many_wordings() -> None:
@@ -340,11 +377,11 @@ def test_pages_that_are_kept_back_or_needed_are_not_used() -> None:
     assert named not in {title for question in made for title in question.supporting_titles}
 
 
-def recipe_of(folder: Path, **changes: Any) -> ColdStartRecipe:
+def recipe_of(folder: Path, pages: Sequence[Passage] = PASSAGES, **changes: Any) -> ColdStartRecipe:
     row = {"id": "t1", "question": "What is Aske known for?", "golden_answers": ["salmon"], "kind": "single",
            "dataset": "hotpotqa"}  # fmt: skip
     (folder / "train.jsonl").write_text(json.dumps(row) + "\n")
-    build_bm25([*PASSAGES, Passage("aske", "Aske", "Aske is a lake known for salmon.")], folder / "index")
+    build_bm25([*pages, Passage("aske", "Aske", "Aske is a lake known for salmon.")], folder / "index")
     values: dict[str, Any] = {
         "model": "smoke",
         "sources": [str(folder / "train.jsonl")],
@@ -380,6 +417,42 @@ def test_a_run_teaches_them_and_validates_with_others(folder: Path) -> None:
     validation = list(read_questions(folder / "out" / "validation.jsonl"))
     assert Counter(question.dataset for question in validation) == {MADE_YES_NO: 2, MADE_DATE: 2}
     assert not for_rl & {question.question for question in validation}
+
+
+def test_a_question_of_the_sources_is_not_made_for_validation(folder: Path) -> None:
+    """It would end the run when all is done: the same question in training and in validation."""
+    recipe = recipe_of(folder, num_typed={"single": 4}, num_typed_for_validation=2)
+    coldstart_run.run_coldstart(recipe)
+    first, *_ = read_questions(folder / "out" / "validation.jsonl")
+    row = {"question": first.question, "golden_answers": first.golden_answers, "id": "t2", "kind": "single",
+           "dataset": "hotpotqa", "supporting_titles": first.supporting_titles}  # fmt: skip
+    with (folder / "train.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    report = coldstart_run.run_coldstart(recipe.model_copy(update={"num_trajectories": {"single": 2}}))
+    assert report["num_made"] == {MADE_DATE: 4}
+    questions = {
+        name: list(read_questions(folder / "out" / name)) for name in ("rl_questions.jsonl", "validation.jsonl")
+    }
+    assert first.question in {question.question for question in questions["rl_questions.jsonl"]}
+    assert first.question not in {question.question for question in questions["validation.jsonl"]}
+    assert len(questions["validation.jsonl"]) == 2
+
+
+def test_what_was_made_for_training_is_not_made_again_for_validation(folder: Path) -> None:
+    names = [f"{a}{b}a {a}{b}ska" for a in ("Mo", "Ta", "Re", "Zu", "Ki", "Lo") for b in "lnrvd"]
+    pages = [
+        Passage(
+            f"b{n}", name, f"{name} ({n + 1} May 1801 – 1871) was a Polish painter. She was born on {n + 1} May 1801."
+        )
+        for n, name in enumerate(names)
+    ]
+    recipe = recipe_of(folder, pages, seed=19, num_made_facts=30, num_typed={"single": 2}, num_typed_for_validation=20)
+    coldstart_run.run_coldstart(recipe)
+    taught = {normalise(row.question) for row in read_trajectories(folder / "out" / "parallel.jsonl")}
+    validation = {normalise(one.question) for one in read_questions(folder / "out" / "validation.jsonl")}
+    assert len(taught) > 20
+    assert len(validation) > 5
+    assert not taught & validation
 
 
 class OlderRules(EnglishRules):

@@ -220,6 +220,11 @@ def dates_in(text: str) -> list[tuple[Date, str, int]]:
     return found
 
 
+def has_day(words: str) -> bool:
+    """Whether the words of a date say the day: not "May 1901"."""
+    return dates_in(words)[0][0][2] > 0
+
+
 def birth_date(text: str) -> tuple[Date, str] | None:
     """The first date after "born", or the first in the brackets that follow a name."""
     head = text[:600]

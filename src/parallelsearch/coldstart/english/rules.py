@@ -25,7 +25,7 @@ from parallelsearch.coldstart.english.from_pages.facts_and_chains import (
     read_links,
 )
 from parallelsearch.coldstart.english.from_pages.pages import is_somebody, is_thing, read_pages
-from parallelsearch.coldstart.english.from_pages.told import read_things, sure_enough
+from parallelsearch.coldstart.english.from_pages.told import read_things, sure_enough, with_whole_places
 from parallelsearch.coldstart.english.from_pages.two_rounds import make_two_rounds
 from parallelsearch.coldstart.english.from_pages.wide import make_wide, make_wide_mixed
 from parallelsearch.coldstart.english.from_pages.works import read_works
@@ -162,20 +162,20 @@ class EnglishRules:
             made += _spread(unlike, make_chains(pages, links, num_chains, seed=seed, forbidden=forbidden), num_chains)
             made += make_comparisons(pages, num_comparisons, seed=seed, forbidden=forbidden)
         if num_changed:
-            people = sure_enough(read_things(passages, forbidden, unused)).all
+            people = with_whole_places(sure_enough(read_things(passages, forbidden, unused))).all
             made += make_changed(people, pages, passages, num_changed, seed=seed, forbidden=forbidden)
         if num_described:
-            things = sure_enough(read_things(passages, forbidden, unused))
+            things = with_whole_places(sure_enough(read_things(passages, forbidden, unused)))
             made += make_described(things, pages, passages, num_described, seed=seed, forbidden=forbidden)
         if any(wide.values()):
-            things = sure_enough(read_things(passages, forbidden, unused))
+            things = with_whole_places(sure_enough(read_things(passages, forbidden, unused)))
             ways = wordings.TRAINED
             made += make_wide(things, wide.get("parallel", {}), seed=seed, forbidden=forbidden, ways=ways)
             made += make_wide_mixed(
                 things, wide.get("mixed", {}), seed=seed, forbidden=forbidden, ways=ways, max_uses=MAX_USES_OF_A_WORK
             )
         if any(typed.values()):
-            things = sure_enough(read_things(passages, forbidden, unused))
+            things = with_whole_places(sure_enough(read_things(passages, forbidden, unused)))
             made += make_yes_or_no(things, typed.get("parallel", 0), seed=seed, forbidden=forbidden)
             made += make_dates(things.all, typed.get("single", 0), seed=seed, forbidden=forbidden)
         if num_mixed:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import random
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 
 from parallelsearch.answers import normalise
-from parallelsearch.coldstart.english.evidence import MONTHS, dates_in, find_phrase
+from parallelsearch.coldstart.english.evidence import has_day
 from parallelsearch.coldstart.english.from_pages.reworded import possessive
-from parallelsearch.coldstart.english.from_pages.told import OCCUPATIONS, Thing
+from parallelsearch.coldstart.english.from_pages.told import OCCUPATIONS, Thing, is_known_date
 from parallelsearch.coldstart.english.from_pages.wordings import as_typed
 from parallelsearch.coldstart.english.lessons.dates import FACTS, METADATA, Dates
 from parallelsearch.trajectory import Question
@@ -124,7 +123,7 @@ def _question(thing: Thing, fact: str, rng: random.Random) -> Question:
     year, words = thing.told[fact]
     is_year = rng.random() < YEAR_SHARE
     ways = IN_WHAT_YEAR[fact] if is_year else WHEN[fact]
-    if not is_year and _has_day(words):
+    if not is_year and has_day(words):
         ways = (*ways, *ON_WHAT_DAY[fact])
     is_described = thing.head in OCCUPATIONS and rng.random() < DESCRIBED_SHARE
     name = f"the {thing.head} {thing.name}" if is_described else thing.name
@@ -149,24 +148,6 @@ def _words_of(thing: Thing) -> dict[str, str]:
     return {fact: thing.told[fact][1] for fact in FACTS if fact in thing.told}
 
 
-def _has_day(words: str) -> bool:
-    return dates_in(words)[0][0][2] > 0
-
-
-_UNSURE = re.compile(
-    r"(?:\b(?:c|ca|circa|fl|flourished|active|about|around|before|after|or|between|baptised|bapt|bap)\b\.?|[?/~])\s*$"
-    rf"|\b(?:{'|'.join(MONTHS)})\s*\d{{0,2}}\w{{0,2}}\s*,?\s*$"
-)
-"""What may stand before a date that is not quite known, or is longer than it was read ("October 19 , 1945")."""
-
-
 def _is_plain(thing: Thing) -> bool:
-    """Whether the page gives its dates as such: not "c. 1460s", nor "active 1702"."""
-    for words in _words_of(thing).values():
-        found = find_phrase(thing.text, words)
-        if found is None:
-            return False
-        start, end = found
-        if _UNSURE.search(thing.text[max(0, start - 24) : start]) or thing.text[end : end + 1] in ("?", "/"):
-            return False
-    return True
+    """Whether the page gives all of its dates as such."""
+    return all(is_known_date(thing.text, words) for words in _words_of(thing).values())

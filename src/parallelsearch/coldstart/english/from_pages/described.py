@@ -23,16 +23,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from parallelsearch.answers import normalise
-from parallelsearch.coldstart.english.evidence import find_phrase, sentences
+from parallelsearch.coldstart.english.evidence import country, find_phrase, has_day, sentences
 from parallelsearch.coldstart.english.from_pages.pages import Page
 from parallelsearch.coldstart.english.from_pages.reworded import possessive
 from parallelsearch.coldstart.english.from_pages.roles import KINDS_OF_THINGS, PEOPLE, PERSON, ROLES, Role
-from parallelsearch.coldstart.english.from_pages.told import Thing, Things, one_name
+from parallelsearch.coldstart.english.from_pages.told import Thing, Things, is_known_date, one_name
 from parallelsearch.coldstart.english.from_pages.two_rounds import same_nation
 from parallelsearch.coldstart.english.from_pages.wide import golden_of
 from parallelsearch.coldstart.english.from_pages.wordings import as_people_write, listed
 from parallelsearch.coldstart.english.wide import METADATA, Form, Step, Wide, answer_of
-from parallelsearch.coldstart.lesson import CHANGED
+from parallelsearch.coldstart.lesson import CHANGED, Seen
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.trajectory import Kind, Question, QuestionPart
 
@@ -165,8 +165,11 @@ class _Maker:
         self.seen = set(forbidden)
         self.uses: Counter[str] = Counter()
         self.first: dict[str, Passage] = {}
+        texts: dict[str, list[str]] = defaultdict(list)
         for passage in passages:
             self.first.setdefault(passage.title, passage)
+            if passage.title in pages:
+                texts[passage.title].append(passage.text)
         self.told = {thing.title: thing for thing in things.all}
         self.belonging: dict[str, list[Thing]] = defaultdict(list)
         for thing in things.all:
@@ -183,8 +186,13 @@ class _Maker:
                 by_head[page.noun.split()[-1]].append(page)
         self.fitting: dict[int, list[Page]] = {}
         for number, role in enumerate(ROLES):
+            told = re.compile(role.told, re.IGNORECASE)
+            # The copy is of the page's beginning; what the rest of it tells may be shown beside that.
             some = [
-                page for head in sorted(role.heads) for page in by_head[head] if not re.search(role.told, page.text)
+                page
+                for head in sorted(role.heads)
+                for page in by_head[head]
+                if not any(told.search(text) for text in texts[page.title])
             ]
             if len(some) >= MIN_OF_A_ROLE and len(self.belonging[role.who]) >= MIN_OF_A_ROLE:
                 self.fitting[number] = some
@@ -195,11 +203,14 @@ class _Maker:
         pair = self._pair()
         if pair is None:
             return None
-        fact = self.rng.choice(sorted(_asked_of(pair.somebody)))
+        facts = sorted(set(_asked_of(pair.somebody)) - {_TELLS.get(pair.role.fact)})
+        if not facts:
+            return None
+        fact = self.rng.choice(facts)
         step = _step(pair, fact)
         if find_phrase(pair.text, step.words):
             return None
-        text = self.rng.choice(_ASKS[fact]).format(p=pair.described, P=_capital(pair.described))
+        text = self._asking(fact, step.value).format(p=pair.described, P=_capital(pair.described))
         wide = Wide("each", fact, None, (_of_the_thing(pair), step))
         answers = list(dict.fromkeys((step.value, *_other_forms(pair.somebody, fact))))
         return self._question(f"{text}?", answers, [pair], "sequential", wide)
@@ -216,7 +227,7 @@ class _Maker:
                 break
         if len(pairs) < width or not one_name([pair.somebody for pair in pairs]) or not _are_apart(pairs):
             return None
-        shared = set.intersection(*(set(pair.somebody.told) for pair in pairs))
+        shared = set.intersection(*(set(_asked_of(pair.somebody)) for pair in pairs))
         form = self.rng.choice(_FORMS)
         if form in ("first_of", "last_of"):
             return self._first(pairs, form, sorted(fact for fact in shared if (fact, form) in _FIRST))
@@ -295,7 +306,7 @@ class _Maker:
         fact = self.rng.choice(facts)
         value = _value(thing, fact)[0]
         named = self._named(pair.page)["x"]
-        text = self.rng.choice(_ASKS[fact]).format(p=named, P=_capital(named))
+        text = self._asking(fact, value).format(p=named, P=_capital(named))
         answers = list(dict.fromkeys((value, *_other_forms(thing, fact))))
         return self._question(f"{text}?", answers, [pair], "single")
 
@@ -326,10 +337,16 @@ class _Maker:
         described = self.rng.choice(role.phrases).format(**self._named(page))
         return _Pair(role, page, passage.id, text, somebody, described)
 
+    def _asking(self, fact: str, value: str) -> str:
+        """A way to ask for a fact: not for a town, where that is a country or a state."""
+        is_land = fact == "birthplace" and country(Seen(1, "", value)) is not None
+        return self.rng.choice([way for way in _ASKS[fact] if not (is_land and "town" in way)])
+
     def _named(self, page: Page) -> dict[str, str]:
-        """The thing as a question names it."""
-        with_kind = not page.is_person and self.rng.random() < WITH_KIND
-        name = f"the {page.noun.split()[-1]} {page.name}" if with_kind else page.name
+        """The thing as a question names it. "The lake Lake Abitibi" nobody says."""
+        kind = page.noun.split()[-1]
+        may_have_kind = not page.is_person and kind not in page.name.lower().split()
+        name = f"the {kind} {page.name}" if may_have_kind and self.rng.random() < WITH_KIND else page.name
         return {"x": name, "own": possessive(name)}
 
     def _question(
@@ -367,12 +384,16 @@ _IS_BORN = re.compile(r"\bborn\b")
 """A page that is not taken for a biography and has this is one all the same, or about one."""
 _DATES = {"born_on": "born", "died_on": "died"}
 """Of a birth and a death one asks for the year or for the day."""
+_TELLS = {"novel": "author"}
+"""By role: what it says already of who or what belongs to the thing, and the page of that tells otherwise."""
 
 
 def _asked_of(thing: Thing) -> list[str]:
-    """What can be asked of it."""
-    days = [fact for fact, year in _DATES.items() if year in thing.told and thing.told[year][1] != thing.told[year][0]]
-    return [fact for fact in (*thing.told, *days) if fact in _ASKS]
+    """What can be asked of it: of its dates those that are known."""
+    years = [year for year in _DATES.values() if year in thing.told and is_known_date(thing.text, thing.told[year][1])]
+    days = [fact for fact, year in _DATES.items() if year in years and has_day(thing.told[year][1])]
+    others = [fact for fact in thing.told if fact not in _DATES.values()]
+    return [fact for fact in (*years, *others, *days) if fact in _ASKS]
 
 
 def _value(thing: Thing, fact: str) -> tuple[str, str]:

@@ -41,7 +41,7 @@ class Role:
     asks: tuple[str, ...]
     """How a question asks who it is."""
     told: str
-    """What a page that tells it already would have."""
+    """What a page that tells it already would have, with capitals or without."""
     who: str = "anyone"
     """One of `PEOPLE`, or of `KINDS_OF_THINGS`."""
 
@@ -90,7 +90,7 @@ ROLES: tuple[Role, ...] = (
             "{it} is a work of the architect {y}.",
         ),
         "designed",
-        r"[Aa]rchitect|design",
+        r"architect|design",
         nouns=("architect", "designer"),
     ),
     _role(
@@ -389,7 +389,7 @@ ROLES: tuple[Role, ...] = (
         ("{it} takes place in {y}.", "{it} is held in {y}."),
         ("the town where {x} is held", "the place where {x} takes place", "the venue of {x}"),
         ("where is {x} held", "where does {x} take place"),
-        r"\bheld\b|takes? place|locat|\bin [A-Z]",
+        r"\bheld\b|takes? place|locat|\bin (?-i:[A-Z])",
         "town",
     ),
     Role(
@@ -488,7 +488,7 @@ ROLES: tuple[Role, ...] = (
         ("{it} lies on the {y}.", "{it} stands on the bank of {y}."),
         ("the river on which {x} lies", "the river that {x} lies on"),
         ("on what river does {x} lie",),
-        r"[Rr]iver|\bbank|lies on",
+        r"river|\bbank|lies on",
         "river",
     ),
 )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from parallelsearch.answers import normalise
-from parallelsearch.coldstart.english.evidence import birthplace, country, dates_in, sentences
+from parallelsearch.coldstart.english.evidence import MONTHS, birthplace, country, dates_in, find_phrase, sentences
 from parallelsearch.coldstart.english.from_pages.pages import BRACKETS, Fact, Page, is_somebody, is_thing, read_pages
 from parallelsearch.coldstart.english.from_pages.works import Person, Work, read_person, read_works
 from parallelsearch.coldstart.english.questions import base_title
@@ -132,6 +132,24 @@ def _sure(told: Mapping[str, Told], head: str, text: str) -> dict[str, Told]:
     return {fact: value for fact, value in told.items() if fact not in unsure}
 
 
+def with_whole_places(things: Things) -> Things:
+    """Without birthplaces of which only the first half was read ("St" of "St. Louis"). They stand in the set
+    `wide-reworded`, which stays as it is; what is trained on has none."""
+    kept = []
+    for thing in things.all:
+        place = thing.told.get("birthplace")
+        if place and re.search(rf"\b(?:{_HALF_A_PLACE.format(re.escape(place[0]))})", thing.text):
+            told = {fact: value for fact, value in thing.told.items() if fact != "birthplace"}
+            thing = replace(thing, told=told)
+        if thing.told:
+            kept.append(thing)
+    by_title = {thing.title: thing for thing in kept}
+    makers = {name: by_title[maker.title] for name, maker in things.makers.items() if maker.title in by_title}
+    return Things(tuple(kept), makers)
+
+
+_HALF_A_PLACE = r"in {0} and (?=[A-Z])|in (?=(?:St|Mt|Ft|Pt)\.){0}\."
+"""Around it stand the words that go on: "Bosnia and Herzegovina"."""
 _ON_A_BORDER = re.compile(r"\b(?:borders?|boundary|countries)\b")
 
 
@@ -245,6 +263,24 @@ def _stems(words: frozenset[str]) -> re.Pattern[str]:
         r"\b(?:" + "|".join(sorted({re.sub(r"(?:er|or|ist|ian|ress)$", "", word) for word in words})) + r")",
         re.IGNORECASE,
     )
+
+
+_UNSURE = re.compile(
+    r"(?:\b(?:c|ca|circa|fl|flourished|active|about|around|before|after|or|by|between|possibly|probably|early|mid|late"
+    r"|baptised|bapt|bap|christened|buried)\b\.?[\"”]?|[?/~])[\s-]*$"
+    rf"|\b(?:{'|'.join(MONTHS)})\s*\d{{0,2}}\w{{0,2}}\s*,?\s*$"
+)
+"""What may stand before a date that is not quite known, or is longer than it was read ("October 19 , 1945")."""
+_GOES_ON = re.compile(r"[?/]| or\b")
+
+
+def is_known_date(text: str, words: str) -> bool:
+    """Whether the page gives this date as such: not "c. 1460s", nor "active 1702"."""
+    found = find_phrase(text, words)
+    if found is None:
+        return False
+    start, end = found
+    return not _UNSURE.search(text[max(0, start - 24) : start]) and not _GOES_ON.match(text, end)
 
 
 # ---- years -----------------------------------------------------------------------------------------------------------

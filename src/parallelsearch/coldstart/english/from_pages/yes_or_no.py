@@ -18,7 +18,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from parallelsearch.answers import normalise
-from parallelsearch.coldstart.english.from_pages.told import KINDS, OCCUPATIONS, Thing, Things, one_name
+from parallelsearch.coldstart.english.from_pages.told import (
+    KINDS,
+    OCCUPATIONS,
+    Thing,
+    Things,
+    is_known_date,
+    one_name,
+)
 from parallelsearch.coldstart.english.from_pages.worded import NO_KIND
 from parallelsearch.coldstart.english.from_pages.wordings import as_typed
 from parallelsearch.coldstart.english.wide import FACTS, METADATA, Step, Wide, answer_of, number_of
@@ -181,10 +188,11 @@ class _Maker:
         self.trades: dict[tuple[str, str], list[Thing]] = defaultdict(list)
         for thing in things.all:
             for fact in thing.told:
-                if thing.is_person and fact in _PEOPLE and thing.head not in NO_KIND:
+                if fact not in _WEIGHTS or thing.is_person != (fact in _PEOPLE) or not _is_sure(thing, fact):
+                    continue
+                if thing.is_person and thing.head not in NO_KIND:
                     self.trades[fact, thing.head].append(thing)
-                if fact in _WEIGHTS and thing.is_person == (fact in _PEOPLE) and _is_whole(thing, fact):
-                    groups[fact]["person" if thing.is_person else thing.head].append(thing)
+                groups[fact]["person" if thing.is_person else thing.head].append(thing)
         self.groups: dict[str, dict[str, list[Thing]]] = {}
         for fact in _WEIGHTS:
             kinds = {kind: group for kind, group in sorted(groups[fact].items()) if len(group) >= min_of_a_kind}
@@ -224,8 +232,11 @@ class _Maker:
         return min(others, key=lambda thing: abs(_number(thing, fact) - _number(one, fact)), default=None)
 
 
-def _is_whole(thing: Thing, fact: str) -> bool:
-    """Whether a number is not one end of a range, nor that of the species in one place ("only four species native to")."""
+def _is_sure(thing: Thing, fact: str) -> bool:
+    """Whether a date is known, and a number is not one end of a range, nor that of the species in one place ("only four
+    species native to")."""
+    if fact in _PEOPLE:
+        return is_known_date(thing.text, thing.told[fact][1])
     if FACTS[fact].is_year:
         return True
     words = re.escape(thing.told[fact][1])
@@ -264,7 +275,8 @@ def text_of(wide: Wide, both: tuple[Thing, Thing], rng: random.Random) -> str:
 
 
 def _may_be_described(thing: Thing) -> bool:
-    return thing.head in (OCCUPATIONS if thing.is_person else KINDS)
+    """Not what says it already: nobody writes "the company Larkin Company"."""
+    return thing.head in (OCCUPATIONS if thing.is_person else KINDS) and thing.head not in thing.name.lower().split()
 
 
 def _question(text: str, wide: Wide, both: tuple[Thing, Thing]) -> Question:
