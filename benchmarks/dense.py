@@ -5,8 +5,8 @@
     python benchmarks/dense.py --index DIR --queries FILE.jsonl    # recall on real vectors: a dense index folder
 
 Speed: the best of several rounds, all ways in turn in every round, so that a busy machine is busy for all of them. Bare is
-one matrix product and one top-k over everything in memory; ours works in chunks over a memory-mapped file. On a GPU both
-get their queries from main memory and bring the best ten back to it.
+one matrix product and one top-k over everything in memory; ours works in chunks over a memory-mapped file, by torch, and by
+numpy as where torch is not installed. On a GPU bare and ours get their queries from main memory and bring the best ten back.
 Recall: the share of the exact (float32) ten nearest that is found. Without --index the vectors are drawn around centres,
 because random ones have no neighbourhoods to find.
 """
@@ -15,6 +15,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import pickle
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,9 +30,10 @@ import torch
 from parallelsearch.errors import MissingExtraError, install_command
 from parallelsearch.files import read_jsonl
 from parallelsearch.retrieval.dense import open_vectors
-from parallelsearch.retrieval.encoder import Encoder, Vectors
+from parallelsearch.retrieval.encoder import Encoder
 from parallelsearch.retrieval.faiss_index import FaissSearcher, default_nlist, default_nprobe
 from parallelsearch.retrieval.store import open_manifest
+from parallelsearch.retrieval.text_encoder import Vectors
 from parallelsearch.retrieval.vectors import ExactSearcher, decode, quantize
 
 K = 10
@@ -68,6 +72,36 @@ def best_of(ways: dict[str, Callable[[], Any]], num_rounds: int) -> dict[str, fl
     return {name: min(values) for name, values in times.items()}
 
 
+CHILD = """
+import pickle, sys
+sys.modules["torch"] = None
+import numpy as np
+from parallelsearch.retrieval.vectors import ExactSearcher
+vectors = np.memmap(sys.argv[1], np.float32, "r").reshape(-1, int(sys.argv[2]))
+searchers = {"float32": ExactSearcher(vectors), "float16": ExactSearcher(vectors.astype(np.float16))}
+while True:
+    dtype, queries, k = pickle.load(sys.stdin.buffer)
+    pickle.dump(searchers[dtype].search(queries, k), sys.stdout.buffer)
+    sys.stdout.flush()
+"""
+
+
+class WithoutTorch:
+    """Exact search where torch is not installed, in a process of its own: beside torch its threads and numpy's would wait for
+    each other."""
+
+    def __init__(self, path: Path, dim: int) -> None:
+        command = [sys.executable, "-c", CHILD, str(path), str(dim)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def search(self, dtype: str, queries: Vectors) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        pickle.dump((dtype, queries, K), self.process.stdin)
+        self.process.stdin.flush()
+        return pickle.load(self.process.stdout)
+
+
 def speed(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     vectors = random_vectors(arguments.num_vectors, arguments.dim, 0)
     path = folder / "vectors.bin"
@@ -78,9 +112,10 @@ def speed(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     ours = ExactSearcher(mapped, devices=devices)
     half = ExactSearcher(vectors.astype(np.float16), devices=devices)
     small = ExactSearcher(*quantize(vectors), devices=devices)
+    plain = WithoutTorch(path, arguments.dim)
     everything = torch.from_numpy(vectors).to(device)
     rows: list[dict[str, Any]] = []
-    for size in (1, 16, 64, 256):
+    for size in arguments.sizes:
         queries = random_vectors(size, arguments.dim, size)
 
         def bare_torch(queries: Vectors = queries) -> Any:
@@ -99,6 +134,8 @@ def speed(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
                 "ours": lambda queries=queries: ours.search(queries, K),
                 "ours float16": lambda queries=queries: half.search(queries, K),
                 "ours int8": lambda queries=queries: small.search(queries, K),
+                "without torch": lambda queries=queries: plain.search("float32", queries),
+                "without torch, float16": lambda queries=queries: plain.search("float16", queries),
             },
             arguments.num_rounds,
         )
@@ -110,6 +147,7 @@ def speed(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
         rows.append({"num_queries": size, "seconds": seconds, "ours_to_best_bare": ratio})
         cells = " | ".join(f"{value * 1000:.3g}" for value in seconds.values())
         print(f"| {size} | {cells} | {ratio:.0%} |", flush=True)
+    plain.process.kill()
     return rows
 
 
@@ -172,6 +210,7 @@ def main() -> None:
     parser.add_argument("--num-vectors", type=int, default=305_299)
     parser.add_argument("--dim", type=int, default=384)
     parser.add_argument("--num-rounds", type=int, default=5)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 16, 64, 256], help="queries in a batch")
     parser.add_argument("--num-queries", type=int, default=500, help="for recall")
     parser.add_argument("--index", type=Path, help="a dense index folder: recall on its vectors")
     parser.add_argument("--queries", type=Path, help="JSON Lines with a field 'question'; needed with --index")

@@ -103,7 +103,7 @@ def test_paths_in_addresses_are_made_whole(tmp_path: Path, monkeypatch: pytest.M
 
 def test_options_that_are_wrong_say_what_there_is(tmp_path: Path) -> None:
     for address, message in [
-        ("dense?nprob=4:d", r"dense: has no option 'nprob'. Did you mean 'nprobe'\? It has: nprobe, where$"),
+        ("dense?nprob=4:d", r"dense: has no option 'nprob'. Did you mean 'nprobe'\? It has: encoder, nprobe, where$"),
         ("dense?nprobe=some:d", "nprobe of dense: is a whole number, not 'some'"),
         ("bm25?k1=1:d", "bm25: has no option 'k1'. It has: where$"),
         ("demo?x=1", "demo: takes no options, found 'x'"),

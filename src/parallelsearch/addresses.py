@@ -208,6 +208,7 @@ def _made(maker: Callable[[], object], rest: str, what: str) -> object:
 
 _WHERE = {"where": dict}
 _NPROBE = {"nprobe": int}
+_ENCODER = {"encoder": str}
 _TIMEOUT = {"timeout_s": float}
 _WEB = {**_TIMEOUT, "site": str, "since": str}
 SEARCH_ADDRESSES = (
@@ -226,7 +227,7 @@ SEARCH_ADDRESSES = (
         "retrieval.dense:DenseRetriever",
         _path,
         is_index=True,
-        options={**_NPROBE, **_WHERE},
+        options={**_NPROBE, **_ENCODER, **_WHERE},
     ),
     Address(
         "hybrid:DIR",
@@ -234,7 +235,7 @@ SEARCH_ADDRESSES = (
         "retrieval.hybrid:open_hybrid",
         _path,
         is_index=True,
-        options={"weights": tuple, "depth": int, "rrf_k": int, **_NPROBE, **_WHERE},
+        options={"weights": tuple, "depth": int, "rrf_k": int, **_NPROBE, **_ENCODER, **_WHERE},
     ),
     Address(
         "faiss:INDEX+CORPUS#ENCODER",
@@ -288,7 +289,7 @@ SEARCH_ADDRESSES = (
         "a Milvus server, or a Milvus Lite file",
         "retrieval.milvus:MilvusRetriever",
         _path_or_uri,
-        options={"collection": str, "mode": str},
+        options={"collection": str, "mode": str, **_ENCODER},
     ),
     Address("replay:FILE", "recorded searches", "retrieval.replay:ReplayRetriever", _path),
     Address(f"{PYTHON}:MODULE:NAME", "a function or an object of your own that searches", _own_search),

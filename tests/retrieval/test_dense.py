@@ -22,12 +22,13 @@ pytest.importorskip("sentence_transformers")
 
 from parallelsearch.errors import DataError, IndexDamagedError, ParallelSearchError, SearchError, UsageError
 from parallelsearch.retrieval.base import Passage
-from parallelsearch.retrieval.dense import BATCHES_PER_BLOCK, DenseRetriever, build_dense
-from parallelsearch.retrieval.encoder import Encoder, Prefixes, Vectors
+from parallelsearch.retrieval.dense import DenseRetriever, build_dense
+from parallelsearch.retrieval.encoder import Encoder
 from parallelsearch.retrieval.faiss_index import FaissSearcher, build_faiss, default_nlist
 from parallelsearch.retrieval.indexing import build_index
 from parallelsearch.retrieval.readymade import LinePassages, open_readymade
 from parallelsearch.retrieval.store import partial_folder
+from parallelsearch.retrieval.text_encoder import Prefixes, Vectors
 from parallelsearch.retrieval.vector_files import open_vectors
 from parallelsearch.retrieval.vectors import ExactSearcher, quantize
 
@@ -251,7 +252,7 @@ def test_a_build_that_was_ended_goes_on_and_encodes_nothing_twice(
     before = encoder.num_encoded  # the probe
     build_dense(corpus, out, encoder, dtype=dtype, batch_size=4)
     assert encoder.num_encoded - before == len(held) - num_done
-    assert num_done % (4 * BATCHES_PER_BLOCK) == 0
+    assert num_done % (4 * Encoder.batches_per_block) == 0
 
     build_dense(corpus, tmp_path / "whole", encoder, dtype=dtype, batch_size=4)
     np.testing.assert_allclose(

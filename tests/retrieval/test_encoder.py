@@ -13,14 +13,8 @@ pytest.importorskip("sentence_transformers")
 from growing import growth
 from parallelsearch.errors import UsageError
 from parallelsearch.retrieval.base import Passage
-from parallelsearch.retrieval.encoder import (
-    Encoder,
-    Prefixes,
-    family_prefixes,
-    passage_text,
-    resolve_encoder,
-    same_encoder,
-)
+from parallelsearch.retrieval.encoder import Encoder, resolve_encoder
+from parallelsearch.retrieval.text_encoder import Prefixes, family_prefixes, passage_text, same_encoder
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ _FEATURES = (
     ("run a model on a laptop (gguf:)", ("xllamacpp", "jinja2"), "llama"),
     ("run a model with torch (hf:)", ("torch", "transformers", "peft", "safetensors"), "local"),
     ("read GGUF weights (hf:smollm2-135m)", ("torch", "transformers", "gguf"), "local"),
-    ("dense and hybrid search", ("torch", "transformers", "faiss"), "dense"),
+    ("encoders on this machine (dense, hybrid)", ("torch", "transformers", "faiss"), "dense"),
     ("Parquet and PDF files", ("pyarrow", "pypdf"), "files"),
     ("serve search", ("starlette", "uvicorn", "prometheus_client"), "serve"),
     ("MCP tools", ("mcp",), "mcp"),

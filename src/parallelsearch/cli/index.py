@@ -27,13 +27,15 @@ def index(
         str | None, typer.Option("--out", metavar="DIR", help="The folder to write; for milvus, a file or address.")
     ] = None,
     kind: Annotated[str, typer.Option(help="bm25, dense, hybrid or milvus.")] = "bm25",
-    encoder: Annotated[str, typer.Option(help="For dense: an encoder's folder or name.")] = "minilm",
+    encoder: Annotated[
+        str, typer.Option(help="For dense: an encoder's folder or name, or openai:BASE_URL#MODEL.")
+    ] = "minilm",
     dtype: Annotated[str, typer.Option(help="For dense: float32, float16 or int8.")] = "float16",
     faiss: Annotated[str | None, typer.Option(help="For dense: also build a faiss index; flat, ivf or hnsw.")] = None,
     device: Annotated[
         str | None, typer.Option(help="For dense: cpu, cuda, cuda:1. Default: a GPU if there is one.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="For dense: passages encoded at once.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="For dense: passages encoded at once, or in a request.")] = 64,
     title_weight: Annotated[
         int, typer.Option(min=1, help="For bm25 and hybrid: how often a title's words count. 3 where titles are names.")
     ] = 1,

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from parallelsearch.retrieval.replay import RecordingRetriever as RecordingRetriever
     from parallelsearch.retrieval.replay import ReplayRetriever as ReplayRetriever
     from parallelsearch.retrieval.rerank import RerankRetriever as RerankRetriever
+    from parallelsearch.retrieval.served_encoder import ServedEncoder as ServedEncoder
+    from parallelsearch.retrieval.text_encoder import TextEncoder as TextEncoder
     from parallelsearch.retrieval.web import BraveRetriever as BraveRetriever
     from parallelsearch.retrieval.web import SearxngRetriever as SearxngRetriever
     from parallelsearch.retrieval.web import SerperRetriever as SerperRetriever
@@ -51,6 +53,8 @@ export(
         "remote": ("RemoteRetriever",),
         "replay": ("RecordingRetriever", "ReplayRetriever"),
         "rerank": ("RerankRetriever",),
+        "served_encoder": ("ServedEncoder",),
+        "text_encoder": ("TextEncoder",),
         "web": ("BraveRetriever", "SearxngRetriever", "SerperRetriever", "TavilyRetriever", "WebRetriever"),
     },
 )

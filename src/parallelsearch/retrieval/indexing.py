@@ -92,12 +92,21 @@ def plan_index(
 ) -> tuple[Plan, list[str]]:
     """What an index would take, and why that would not go well on this machine. For a `device` of `cuda` the plan is that
     of one GPU, whether or not there is one here."""
-    from parallelsearch.retrieval.encoder import expected_dim
+    from parallelsearch.retrieval.encoders import expected_dim
     from parallelsearch.retrieval.plan import plan
+    from parallelsearch.retrieval.served_encoder import is_served
 
     dim = expected_dim(encoder)
     on_gpu = (device or "").startswith("cuda")
-    planned = plan(num_passages, kind, dim=dim or 384, dtype=dtype, search=faiss or "exact", on_gpu=on_gpu)
+    planned = plan(
+        num_passages,
+        kind,
+        dim=dim or 384,
+        dtype=dtype,
+        search=faiss or "exact",
+        on_gpu=on_gpu,
+        is_served=is_served(encoder),
+    )
     if dim is None and kind != "bm25":
         planned.notes.append(f"the size of '{encoder}' is not known here: planned with 384 dimensions")
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

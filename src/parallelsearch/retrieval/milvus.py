@@ -32,11 +32,12 @@ from parallelsearch.errors import (
 from parallelsearch.retrieval.base import BlockingRetriever, Hit, Passage, Result
 from parallelsearch.retrieval.bm25 import BuildReport, OnProgress
 from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, Source, name_of, passages_of
-from parallelsearch.retrieval.dense import ENCODER, known_encoder
-from parallelsearch.retrieval.encoder import Encoder, Vectors, passage_text, plain_text
+from parallelsearch.retrieval.dense import ENCODER
+from parallelsearch.retrieval.encoders import known_encoder, open_encoder
 from parallelsearch.retrieval.hybrid import DEFAULT_DEPTH, RRF_K
 from parallelsearch.retrieval.metadata import bounded
 from parallelsearch.retrieval.store import MANIFEST, PassageStore, corpus_sha256, open_manifest
+from parallelsearch.retrieval.text_encoder import TextEncoder, Vectors, passage_text, plain_text
 from parallelsearch.retrieval.vector_files import KIND, open_vectors
 from parallelsearch.retrieval.vectors import decode
 
@@ -102,7 +103,7 @@ def build_milvus(
     uri: str,
     collection: str = DEFAULT_COLLECTION,
     *,
-    encoder: str | Encoder | None = None,
+    encoder: str | TextEncoder | None = None,
     device: str | None = None,
     batch_size: int = 64,
     chunk_words: int | None = None,
@@ -125,9 +126,8 @@ def build_milvus(
         about["encoder"] = json.loads((folder / ENCODER).read_text("utf-8"))
         blocks = _stored_blocks(folder, report)
     else:
-        if isinstance(encoder, str):
-            encoder = Encoder(encoder, device=device, batch_size=batch_size)
         if encoder is not None:
+            encoder = open_encoder(encoder, device=device, batch_size=batch_size)
             about["encoder"] = {**encoder.describe(), "probe": [round(float(v), 5) for v in encoder.probe]}
         passages = passages_of(
             source, chunk_words=chunk_words, chunk_overlap=chunk_overlap, on_bad=report.on_bad(source, skip_bad)
@@ -192,7 +192,7 @@ def _stored_blocks(folder: Path, report: CorpusReport) -> Iterator[Block]:
         yield list(report.count(_storable(iter(store[rows]), None))), decode(vectors, scales, rows)
 
 
-def _encoded_blocks(passages: Iterator[Passage], encoder: Encoder | None) -> Iterator[Block]:
+def _encoded_blocks(passages: Iterator[Passage], encoder: TextEncoder | None) -> Iterator[Block]:
     while held := list(itertools.islice(passages, _LOAD_ROWS)):
         yield held, None if encoder is None else encoder.encode_passages([passage_text(p) for p in held])
 
@@ -305,7 +305,7 @@ class MilvusRetriever(BlockingRetriever):
         uri: str,
         collection: str = DEFAULT_COLLECTION,
         *,
-        encoder: str | Encoder | None = None,
+        encoder: str | TextEncoder | None = None,
         mode: Mode | None = None,
         device: str | None = None,
         depth: int = DEFAULT_DEPTH,
@@ -358,8 +358,8 @@ class MilvusRetriever(BlockingRetriever):
         return about
 
     def _open_encoder(
-        self, recorded: dict[str, Any] | None, given: str | Encoder | None, device: str | None
-    ) -> Encoder:
+        self, recorded: dict[str, Any] | None, given: str | TextEncoder | None, device: str | None
+    ) -> TextEncoder:
         if recorded is None:
             raise UsageError(f"the collection '{self.collection}' has no vectors: only mode 'bm25' can search it")
         return known_encoder(recorded, given, device, f"the collection '{self.collection}'")

@@ -22,6 +22,8 @@ PASSAGE_BYTES, POSTING_BYTES = 634.6, 514.2
 NUM_MEASURED, NUM_TERMS, TERMS_EXPONENT = 305_293, 370_000, 0.646
 TERM_DISK_BYTES, TERM_MEMORY_BYTES = 27, 130
 BASE_MEMORY_BYTES = 900e6
+# 1.36 tokens a word: 20,000 of 89,199 Wikipedia passages by the tokenizer of MiniLM (BERT's, which many encoders have).
+PASSAGE_TOKENS = 136
 # Passages a second of the same corpus: BM25 on one core; encoders by their dimensions (384 is all-MiniLM-L6-v2, 768 is
 # all-mpnet-base-v2) on two cores and on one H200.
 BM25_PER_S = 7_900.0
@@ -40,6 +42,9 @@ class Plan:
     mapped_bytes: float
     gpu_bytes: float | None
     build_s: float
+    """Without the time of a server that gives the vectors."""
+    num_tokens: int | None = None
+    """What such a server reads."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -57,6 +62,7 @@ class Plan:
             "mapped_bytes": int(self.mapped_bytes),
             "gpu_bytes": None if self.gpu_bytes is None else int(self.gpu_bytes),
             "build_s": self.build_s,
+            "num_tokens": self.num_tokens,
             "notes": self.notes,
         }
 
@@ -70,7 +76,12 @@ class Plan:
         ]
         if self.gpu_bytes is not None:
             lines.append(f"GPU       {_size(self.gpu_bytes)}")
-        lines.append(f"build     about {_time(self.build_s)}")
+        if self.num_tokens is None:
+            lines.append(f"build     about {_time(self.build_s)}")
+        else:
+            lines.append(f"tokens    about {self.num_tokens:,}, which the encoder's server reads")
+            own = f", and about {_time(self.build_s)}" if self.build_s else ""
+            lines.append(f"build     as long as the server takes{own}")
         return lines + [f"note: {note}" for note in self.notes]
 
     def problems(self, *, memory_bytes: float, free_disk_bytes: float) -> list[str]:
@@ -98,8 +109,9 @@ def plan(
     dtype: str = "float32",
     search: str = "exact",
     on_gpu: bool = False,
+    is_served: bool = False,
 ) -> Plan:
-    """Estimate an index of `num_passages` passages of about 100 words."""
+    """Estimate an index of `num_passages` passages of about 100 words. `is_served`: the vectors come from a server."""
     if num_passages < 1:
         raise UsageError(f"a plan needs the number of passages, at least 1, not {num_passages}")
     if kind not in KINDS:
@@ -111,7 +123,7 @@ def plan(
     check_dtype(dtype)
     if kind == "bm25":
         return _bm25(num_passages)
-    dense = _dense(num_passages, dim, dtype, search, on_gpu)
+    dense = _dense(num_passages, dim, dtype, search, on_gpu, is_served)
     return dense if kind == "dense" else _joined(_bm25(num_passages), dense)
 
 
@@ -132,7 +144,7 @@ def _bm25(num_passages: int) -> Plan:
     )
 
 
-def _dense(num_passages: int, dim: int, dtype: str, search: str, on_gpu: bool) -> Plan:
+def _dense(num_passages: int, dim: int, dtype: str, search: str, on_gpu: bool, is_served: bool) -> Plan:
     item_bytes = {"float32": 4, "float16": 2, "int8": 1}[dtype]
     vectors = float(num_passages) * (dim * item_bytes + (4 if dtype == "int8" else 0))
     passages = num_passages * PASSAGE_BYTES
@@ -157,14 +169,20 @@ def _dense(num_passages: int, dim: int, dtype: str, search: str, on_gpu: bool) -
         notes.append("hnsw is read into memory; building its graph takes hours for millions of passages")
     if search in ("ivf", "hnsw"):
         memory += disk["faiss"]
+    settings = {"dim": dim, "dtype": dtype, "search": search}
+    if is_served:
+        notes.append(
+            f"{PASSAGE_TOKENS} tokens for a passage of 100 English words; a longer one costs more in proportion"
+        )
+        tokens = num_passages * PASSAGE_TOKENS
+        return Plan("dense", num_passages, settings, disk, memory, mapped, gpu, 0.0, tokens, notes)
     measured, where = (GPU_ENCODE_PER_S, "one H200") if on_gpu else (CPU_ENCODE_PER_S, "2 CPU cores")
     known = min(measured, key=lambda known: abs(known - dim))
     # An encoder's weights, and so its work, grow about as the cube of its width: wider ones are deeper, too.
     rate = measured[known] * (known / dim) ** 3
     scaled = "" if dim == known else f", scaled from an encoder of {known} dimensions"
     notes.append(f"encoding as on {where} at {rate:,.{0 if rate >= 10 else 1}f} passages a second{scaled}")
-    settings = {"dim": dim, "dtype": dtype, "search": search}
-    return Plan("dense", num_passages, settings, disk, memory, mapped, gpu, num_passages / rate, notes)
+    return Plan("dense", num_passages, settings, disk, memory, mapped, gpu, num_passages / rate, None, notes)
 
 
 def _joined(lexical: Plan, dense: Plan) -> Plan:
@@ -181,6 +199,7 @@ def _joined(lexical: Plan, dense: Plan) -> Plan:
         mapped_bytes=lexical.mapped_bytes + dense.mapped_bytes,
         gpu_bytes=dense.gpu_bytes,
         build_s=lexical.build_s + dense.build_s,
+        num_tokens=dense.num_tokens,
         notes=lexical.notes + dense.notes,
     )
 

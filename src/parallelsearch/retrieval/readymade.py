@@ -2,12 +2,14 @@
 
 Row i of the index is line i of the corpus. Neither file is read into memory: the corpus is mapped, with the offsets of
 its lines in a file beside it, and a flat index is mapped too. On GPUs a flat index is searched by torch, as float16 and
-spread over them (21 million x 768 need 32 GB in all, and no faiss); on the CPU by faiss. A few passages are encoded and
+spread over them (21 million x 768 need 32 GB in all, and no faiss); on the CPU by faiss, or as exact search where faiss is
+not installed. A few passages are encoded and
 compared with their rows, so that a wrong encoder or corpus is refused at once instead of found out by bad answers.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import mmap
 import shutil
@@ -24,8 +26,9 @@ from parallelsearch.files import PathLike, open_bytes, whole_file
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.corpus import passage_of
 from parallelsearch.retrieval.dense import VectorRetriever, search_devices
-from parallelsearch.retrieval.encoder import Encoder, Vectors
+from parallelsearch.retrieval.encoders import open_encoder
 from parallelsearch.retrieval.faiss_index import FaissSearcher, read_faiss, refuse_nprobe
+from parallelsearch.retrieval.text_encoder import TextEncoder, Vectors
 from parallelsearch.retrieval.vectors import ExactSearcher, VectorSearcher
 
 _BLOCK_BYTES = 1 << 26
@@ -39,7 +42,7 @@ _FLAT_HEADER = struct.Struct("<4siqqq?iQ")
 def open_readymade(
     index_path: PathLike,
     corpus_path: PathLike,
-    encoder: str | Encoder,
+    encoder: str | TextEncoder,
     *,
     device: str | None = None,
     nprobe: int | None = None,
@@ -49,11 +52,10 @@ def open_readymade(
     index_path = Path(index_path)
     devices = search_devices(device)
     passages = LinePassages(corpus_path)
-    if not isinstance(encoder, Encoder):
-        encoder = Encoder(encoder, device=device)
+    encoder = open_encoder(encoder, device=device)
     flat = map_flat(index_path)
     searcher: VectorSearcher
-    if flat is not None and devices[0] != "cpu":
+    if flat is not None and (devices[0] != "cpu" or importlib.util.find_spec("faiss") is None):
         refuse_nprobe(nprobe)
         num_rows, dim = flat.shape
         searcher = ExactSearcher(flat, devices=devices, gpu_dtype="float16")
@@ -108,7 +110,7 @@ def map_flat(path: Path) -> npt.NDArray[np.float32] | None:
         raise UsageError(f"cannot read the index '{path}': {error.strerror or error}") from error
 
 
-def _check_rows(flat: Vectors, passages: LinePassages, encoder: Encoder, index_path: Path) -> None:
+def _check_rows(flat: Vectors, passages: LinePassages, encoder: TextEncoder, index_path: Path) -> None:
     rows = np.unique(np.linspace(0, len(passages) - 1, _CHECKED_ROWS).astype(int))
     # Search-R1 encodes a corpus line's `contents` as it is.
     texts = [f'"{passage.title}"\n{passage.text}' for passage in passages.get_many(rows)]

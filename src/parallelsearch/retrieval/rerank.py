@@ -16,7 +16,8 @@ import numpy as np
 
 from parallelsearch.errors import UsageError, require
 from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever, WrappingRetriever, hits_like
-from parallelsearch.retrieval.encoder import loading_errors, passage_text, plain_text, quiet_loading
+from parallelsearch.retrieval.encoder import loading_errors, quiet_loading
+from parallelsearch.retrieval.text_encoder import passage_text, plain_text
 
 _log = logging.getLogger(__name__)
 

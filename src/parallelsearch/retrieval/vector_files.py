@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from parallelsearch.errors import IndexDamagedError, UsageError
 from parallelsearch.files import PathLike
-from parallelsearch.retrieval.encoder import Vectors
 from parallelsearch.retrieval.store import Manifest, open_manifest
+from parallelsearch.retrieval.text_encoder import Vectors
 from parallelsearch.retrieval.vectors import check_dtype
 
 KIND = "dense"
