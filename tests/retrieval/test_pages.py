@@ -636,12 +636,13 @@ async def test_who_leaves_closes_the_connections() -> None:
 
 async def test_who_is_still_asking_at_the_end_keeps_the_snippets() -> None:
     async with Web({"/a": Reply(LONG, headers=HTML, delay_s=5)}) as web:
-        search = open_search(web.address("private=1&timeout_s=60"))
-        asked = asyncio.create_task(search.find("lighthouse"))
+        retriever = open_retriever(web.address("private=1&timeout_s=60"))
+        asked = asyncio.create_task(retriever.search_many(["lighthouse"], 3))
         await until(lambda: web.opened == ["/a"])
-        await search.aclose()
-        found = await asked
-    assert (found.error, [hit.text for hit in found.hits]) == (None, ["snippet of /a"])
+        await retriever.aclose()
+        (found,) = await asked
+    assert isinstance(found, list)
+    assert [hit.text for hit in found] == ["snippet of /a"]
 
 
 async def test_one_search_serves_several_event_loops() -> None:
