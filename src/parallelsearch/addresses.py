@@ -269,7 +269,14 @@ SEARCH_ADDRESSES = (
     Address("serper:", "web search; key in SERPER_API_KEY", "retrieval.web:SerperRetriever", options=_WEB),
     Address("tavily:", "web search; key in TAVILY_API_KEY", "retrieval.web:TavilyRetriever", options=_WEB),
     Address("brave:", "web search; key in BRAVE_API_KEY", "retrieval.web:BraveRetriever", options=_WEB),
+    Address("exa:", "web search; key in EXA_API_KEY", "retrieval.web:ExaRetriever", options=_WEB),
     Address("searxng:URL", "a SearXNG instance", "retrieval.web:SearxngRetriever", options=_WEB),
+    Address(
+        "wikipedia:",
+        "Wikipedia itself, no key; in another language wikipedia:de, another wiki wikipedia:URL of its api.php",
+        "retrieval.wikipedia:WikipediaRetriever",
+        options=_TIMEOUT,
+    ),
     Address(
         "pages:ADDRESS",
         "any of these that finds pages of the web, with what they say in place of snippets",

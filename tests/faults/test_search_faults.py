@@ -22,7 +22,14 @@ from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Retriever
 from parallelsearch.retrieval.mcp_client import McpRetriever
 from parallelsearch.retrieval.remote import RemoteRetriever
-from parallelsearch.retrieval.web import BraveRetriever, SearxngRetriever, SerperRetriever, TavilyRetriever
+from parallelsearch.retrieval.web import (
+    BraveRetriever,
+    ExaRetriever,
+    SearxngRetriever,
+    SerperRetriever,
+    TavilyRetriever,
+)
+from parallelsearch.retrieval.wikipedia import WikipediaRetriever
 from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Trajectory, read_trajectories, write_trajectories
@@ -63,6 +70,14 @@ CLIENTS: dict[str, tuple[Callable[[str, float], Retriever], Body]] = {
         lambda url, timeout_s: BraveRetriever(url, timeout_s=timeout_s),
         lambda items: {"web": {"results": list(map(_fields(text="description"), items))}},
     ),
+    "exa": (
+        lambda url, timeout_s: ExaRetriever(url, timeout_s=timeout_s),
+        lambda items: {"results": items},
+    ),
+    "wikipedia": (
+        lambda url, timeout_s: WikipediaRetriever(url, timeout_s=timeout_s),
+        lambda items: {"query": {"pages": list(map(_fields(url="fullurl", text="extract"), items))}},
+    ),
     "searxng": (
         lambda url, timeout_s: SearxngRetriever(url, timeout_s=timeout_s),
         lambda items: {"results": list(map(_fields(text="content"), items))},
@@ -76,7 +91,7 @@ CLIENTS: dict[str, tuple[Callable[[str, float], Retriever], Body]] = {
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SERPER_API_KEY", "TAVILY_API_KEY", "BRAVE_API_KEY"):
+    for name in ("SERPER_API_KEY", "TAVILY_API_KEY", "BRAVE_API_KEY", "EXA_API_KEY"):
         monkeypatch.setenv(name, "a-key")
 
 
@@ -111,8 +126,8 @@ def in_mcp(request: Request, reply: Reply) -> Reply:
 
 
 def is_bad(request: Request) -> bool:
-    asked = request.body.decode() or " ".join(parse_qs(urlsplit(request.target).query).get("q", []))
-    return "bad" in asked
+    asked = parse_qs(urlsplit(request.target).query)
+    return "bad" in (request.body.decode() or " ".join((*asked.get("q", ()), *asked.get("gsrsearch", ()))))
 
 
 async def survive(client: str, fault: Reply, tmp_path: Path, timeout_s: float = SEARCH_S) -> Trajectory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -12,6 +13,7 @@ from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSear
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.retrieval.web import (
     BraveRetriever,
+    ExaRetriever,
     SearxngRetriever,
     SerperRetriever,
     TavilyRetriever,
@@ -21,12 +23,12 @@ from parallelsearch.retrieval.web import (
 from parallelsearch.search import Search
 
 KEY = "k3y-0123456789"
-ENGINES = [SerperRetriever, TavilyRetriever, BraveRetriever, SearxngRetriever]
+ENGINES = [SerperRetriever, TavilyRetriever, BraveRetriever, ExaRetriever, SearxngRetriever]
 
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SERPER_API_KEY", "TAVILY_API_KEY", "BRAVE_API_KEY"):
+    for name in ("SERPER_API_KEY", "TAVILY_API_KEY", "BRAVE_API_KEY", "EXA_API_KEY"):
         monkeypatch.setenv(name, KEY)
 
 
@@ -119,6 +121,22 @@ async def test_brave():
     assert asked["count"] == ["20"]
     assert request.headers["x-subscription-token"] == KEY
     assert hits == [Hit("https://b.org", "T", "one two three", "https://b.org", "2023-01-02", 0.0, 1)]
+
+
+async def test_exa():
+    items = [
+        {"title": "T", "url": "https://e.org", "highlights": ["One.", 3, "<b>Two</b>."], "publishedDate": "2024-01-02"},
+        {"title": "U", "url": "https://u.org", "text": "whole", "score": 0.3},
+    ]
+    async with FaultServer(Reply({"results": items})) as server:
+        (hits,) = await ask(ExaRetriever, server, "x", k=5)
+        request = server.requests[0]
+    assert (request.target, request.headers["x-api-key"]) == ("/search", KEY)
+    assert request.json == {"query": "x", "numResults": 5, "contents": {"highlights": {"maxCharacters": 700}}}
+    assert hits == [
+        Hit("https://e.org", "T", "One. ... Two.", "https://e.org", "2024-01-02", 0.0, 1),
+        Hit("https://u.org", "U", "whole", "https://u.org", None, 0.3, 2),
+    ]
 
 
 async def test_searxng():
@@ -239,6 +257,12 @@ NARROWED = {
         "text_decorations": ["false"],
         "freshness": ["pw"],
     },
+    ExaRetriever: {
+        "query": "flu",
+        "numResults": 3,
+        "contents": {"highlights": {"maxCharacters": 700}},
+        "includeDomains": ["who.int", "cdc.gov/flu"],
+    },
     SearxngRetriever: {"q": ["site:who.int OR site:cdc.gov/flu flu"], "format": ["json"], "time_range": ["week"]},
 }
 
@@ -269,6 +293,9 @@ async def test_a_search_is_narrowed_to_sites_and_to_what_is_new(engine):
         request = server.requests[0]
         await narrowed.aclose()
     asked = request.json if request.method == "POST" else parse_qs(urlsplit(request.target).query)
+    if engine is ExaRetriever:
+        day = datetime.fromisoformat(asked.pop("startPublishedDate"))
+        assert timedelta(days=6) < datetime.now(UTC) - day < timedelta(days=8)
     assert asked == NARROWED[engine]
     assert [hit.url for hit in more] == [*urls[:3], urls[7]]
     assert hits == more[:3]
@@ -301,7 +328,7 @@ async def test_sites_are_part_of_what_an_engine_takes_and_the_query_is_not_lost(
 
 def test_so_many_sites_that_no_query_has_room_are_refused():
     sites = ",".join(f"host{number}.example" for number in range(26))
-    with pytest.raises(UsageError, match="26 hosts, which leave no room for a query"):
+    with pytest.raises(UsageError, match=r"26 hosts, which leave no room for a query .* all:ADDRESS\|ADDRESS"):
         BraveRetriever(site=sites)
     assert len(TavilyRetriever(site=sites).sites) == 26
 

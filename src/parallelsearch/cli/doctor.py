@@ -42,7 +42,7 @@ _FEATURES = (
     ("Haystack", ("haystack",), "haystack"),
 )
 _BASE = ("aiohttp", "bm25s", "numpy", "pydantic", "rich", "typer", "zstandard")
-_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "SERPER_API_KEY", "TAVILY_API_KEY", "BRAVE_API_KEY")
+_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "SERPER_API_KEY", "TAVILY_API_KEY", "BRAVE_API_KEY", "EXA_API_KEY")
 
 
 def doctor(as_json: JsonOption = False) -> None:

@@ -129,8 +129,8 @@ def searched(search: str | None, policy: str | None = None) -> str:
     told on standard error; the demo policy, which replays turns over it, needs no such word."""
     if search is None and policy != DEMO:
         say(
-            f"search: {DEMO} (the embedded corpus, because no --search was given); for your own pages: --search bm25:DIR, "
-            "after parallelsearch index CORPUS --out DIR",
+            f"search: {DEMO} (the embedded corpus, because no --search was given); for Wikipedia: --search "
+            "wikipedia:, for your own pages: --search bm25:DIR, after parallelsearch index CORPUS --out DIR",
             err=True,
         )
     return DEMO if search is None else search

@@ -1,11 +1,12 @@
 """HTTP as the whole package does it: one pooled client, one way to repeat, one way to show an address."""
 
 from parallelsearch.http.address import checked_url, is_loopback, is_public, without_login, without_secrets
-from parallelsearch.http.client import MAX_BODY_BYTES, HttpClient, Response, Stream, error_detail, get_now
+from parallelsearch.http.client import CONTACT_ENV, MAX_BODY_BYTES, HttpClient, Response, Stream, error_detail, get_now
 from parallelsearch.http.private import without_asked
 from parallelsearch.http.retry import retry_after_s, retrying
 
 __all__ = [
+    "CONTACT_ENV",
     "MAX_BODY_BYTES",
     "HttpClient",
     "Response",

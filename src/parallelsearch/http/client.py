@@ -17,6 +17,7 @@ import errno
 import html
 import io
 import json
+import os
 import re
 import socket
 import ssl
@@ -50,6 +51,8 @@ _MARKUP = re.compile(
     r"<(style|script)\b.*?(?:</\1\s*>|\Z)|<head\b.*?(?:</head\s*>|(?=<body\b)|\Z)|<[^<>]*>", re.IGNORECASE | re.DOTALL
 )
 """What of a page is no text. A style that goes on beyond what is read of the page is none either."""
+CONTACT_ENV = "PARALLELSEARCH_CONTACT"
+"""The variable with an address of whoever runs this, for services that want to know (Wikimedia's do)."""
 _LARGE_BODY = 1 << 20  # aiohttp wants more than this as a file
 # uvicorn, and so vLLM, closes what was idle for 5 s: we let go first, so that no request meets a closing connection.
 _KEEPALIVE_S = 4.0
@@ -105,6 +108,13 @@ def error_detail(response: Response) -> str:
     return text if len(text) <= _MAX_DETAIL else text[: _MAX_DETAIL - 3] + "..."
 
 
+def _contact() -> str:
+    said = "".join(
+        one for one in os.environ.get(CONTACT_ENV, "") if one.isascii() and one.isprintable() and one not in "()"
+    )
+    return f" ({said.strip()[:200]})" if said.strip() else ""
+
+
 # ---- the client ------------------------------------------------------------------------------------------------------
 
 
@@ -150,7 +160,7 @@ class HttpClient:
         self._permanent, self._transient, self._late = permanent, transient, late or permanent
         # Given with each request and not to aiohttp's session, which would show them to a proxy, keys and all.
         self._headers = {
-            "User-Agent": f"parallelsearch/{__version__}",
+            "User-Agent": f"parallelsearch/{__version__}{_contact()}",
             "Accept": "*/*",
             "Accept-Encoding": "gzip, deflate",
             **(headers or {}),

@@ -1,4 +1,4 @@
-"""Web search: Serper, Tavily, Brave and SearXNG, one small class each over one base.
+"""Web search: Serper, Tavily, Brave, Exa and SearXNG, one small class each over one base (Wikipedia has a module of its own).
 
 An engine says how to ask and where its results stand in the answer; the base does the rest: key from the environment,
 time-out, 429 with Retry-After, results as passages whose id is the URL, HTML taken out of snippets, and nothing from sites
@@ -16,6 +16,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -30,6 +31,9 @@ _LEAST_WORDS, _WORD_CHARS = 8, 8
 """What sites must leave of a query, in words and letters of a word."""
 SINCE = ("day", "week", "month", "year")
 """How far back a search may be narrowed to: what all engines know."""
+_DAYS = dict(zip(SINCE, (1, 7, 31, 366), strict=True))
+_EXA_CHARS = 700
+"""Of a page: about as much as a passage of an index has."""
 _SITE = re.compile(r"(?:[\w-]+\.)*[\w-]+(?:/[\w./%~-]*)?", re.ASCII)
 """A host, with the beginning of a path if one is wanted."""
 
@@ -80,7 +84,7 @@ class WebRetriever(Retriever):
         if (words is not None and words < _LEAST_WORDS) or chars < _LEAST_WORDS * _WORD_CHARS:
             raise UsageError(
                 f"site of {self.name} has {len(self.sites)} hosts, which leave no room for a query in what it takes; name "
-                "fewer, or join several searches: all:ADDRESS+ADDRESS"
+                "fewer, or join several searches: all:ADDRESS|ADDRESS"
             )
         if since is not None and since not in SINCE:
             raise UsageError(f"since of {self.name} is {', '.join(SINCE)}, not '{since}'.{nearest(since, SINCE)}")
@@ -273,6 +277,33 @@ class BraveRetriever(WebRetriever):
             yield replace(passage, text=" ".join([passage.text, *filter(None, extra)]).strip()), 0.0
 
 
+class ExaRetriever(WebRetriever):
+    """exa.ai, which searches by meaning and gives the sentences of a page that fit."""
+
+    name = "exa"
+    key_env = "EXA_API_KEY"
+    default_url = "https://api.exa.ai"
+    max_k = 100
+    writes_sites = False
+
+    def _key_headers(self, key: str) -> dict[str, str]:
+        return {"x-api-key": key}
+
+    async def _ask(self, query: str, k: int) -> Response:
+        sites = {"includeDomains": self.sites} if self.sites else {}
+        since = {"startPublishedDate": _days_ago(_DAYS[self.since])} if self.since else {}
+        fitting = {"highlights": {"maxCharacters": _EXA_CHARS}}
+        return await self._post("/search", {"query": query, "numResults": k, "contents": fitting, **sites, **since})
+
+    def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:
+        for item in _items(answer.get("results")):
+            passage = _passage(item, url="url", text="text", date="publishedDate")
+            fitting = item.get("highlights")
+            parts = [plain_text(part) for part in fitting] if isinstance(fitting, list) else []
+            text = " ... ".join(filter(None, parts)) or passage.text
+            yield replace(passage, text=text), _number(item.get("score"))
+
+
 class SearxngRetriever(WebRetriever):
     """A SearXNG of one's own: no key, no quota. Its settings must list `json` under `search: formats`."""
 
@@ -328,9 +359,18 @@ def _items(value: object) -> Iterable[dict[str, Any]]:
     return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else ()
 
 
+def url_of(value: object) -> str:
+    """An address as an engine gives it; empty where it gives none."""
+    return whole(value[:_MAX_URL_CHARS]) if isinstance(value, str) else ""
+
+
+def text_of(value: object) -> str:
+    """A text that holds no HTML, on one line. Anything but a string is empty."""
+    return " ".join(whole(value[:_MAX_SNIPPET_CHARS]).split()) if isinstance(value, str) else ""
+
+
 def _passage(item: Mapping[str, Any], *, url: str, text: str, date: str | None = None) -> Passage:
-    address = item.get(url)
-    address = whole(address[:_MAX_URL_CHARS]) if isinstance(address, str) else ""
+    address = url_of(item.get(url))
     day = item.get(date) if date else None
     return Passage(
         address,
@@ -347,6 +387,10 @@ def _named(passage: Passage) -> Passage:
         return passage
     text = f"{passage.title}\n{passage.text}".encode("utf-8", "replace")
     return replace(passage, id=hashlib.sha256(text).hexdigest()[:16])
+
+
+def _days_ago(days: int) -> str:
+    return (datetime.now(UTC) - timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _number(value: object) -> float:
