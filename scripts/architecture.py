@@ -28,7 +28,7 @@ MODULES = {
 # forbidden. A module of a family has a level of its own where it puts together what readers of the family made of it.
 LEVELS: list[dict[str, str]] = [
     {"errors": "every exception", "lazy": "public names", "untrusted": "text from outside", "own_code": "its hash"},
-    {"files": "read, replace", "options": "in an address", "named": "module:name"},
+    {"files": "read, replace", "places": "caches, locks", "options": "in an address", "named": "module:name"},
     {"http": "one client", "config": "TOML to settings", "answers": "exact match, F1", "grammar": "tags of a turn"},
     {"retrieval": "search backends", "limits": "where it ends"},
     {"trajectory": "the one record"},

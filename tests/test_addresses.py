@@ -46,14 +46,24 @@ def test_unknown_and_half_addresses_say_what_to_type(tmp_path: Path) -> None:
         open_retriever("bm52:x")
     with pytest.raises(UsageError, match="'demo:x' is no policy address"):
         open_policy("demo:x")
-    with pytest.raises(UsageError, match="put its kind before it, for example bm25:"):
+    with pytest.raises(UsageError, match=f"is a folder: write files:{tmp_path}"):
         open_retriever(str(tmp_path))
+    with pytest.raises(UsageError, match=f"is a folder: write hf:{tmp_path}"):
+        open_policy(str(tmp_path))
+    build_bm25([Passage("1", "Onyx", "black")], tmp_path / "bm25-index")
+    with pytest.raises(UsageError, match="is a folder: write bm25:"):
+        open_retriever(str(tmp_path / "bm25-index"))
+    (tmp_path / "both" / "dense").mkdir(parents=True)
+    build_bm25([Passage("1", "Onyx", "black")], tmp_path / "both" / "bm25")
+    with pytest.raises(UsageError, match="is a folder: write hybrid:"):
+        open_retriever(str(tmp_path / "both"))
     corpus = tmp_path / "my corpus.jsonl"
     corpus.write_text("{}")
-    with pytest.raises(
-        UsageError, match=rf"is a file: build an index with 'parallelsearch index '{corpus}' --out my-index"
-    ):
+    with pytest.raises(UsageError, match=f"is a file: write files:{corpus}"):
         open_retriever(str(corpus))
+    (tmp_path / "model.gguf").write_text("")
+    with pytest.raises(UsageError, match="is a file: write gguf:"):
+        open_policy(str(tmp_path / "model.gguf"))
     with pytest.raises(IndexDamagedError, match=rf"is a file, not an index.*parallelsearch index '{corpus}' --out DIR"):
         open_retriever(f"bm25:{corpus}")
     with pytest.raises(UsageError, match="For a search server write http://localhost:8000/retrieve"):
@@ -68,7 +78,9 @@ def test_unknown_and_half_addresses_say_what_to_type(tmp_path: Path) -> None:
     for address in ("faiss:a.index", "faiss:a.index+b.jsonl", "faiss:a.index#e"):
         with pytest.raises(UsageError, match=r"faiss:INDEX\+CORPUS#ENCODER"):
             open_retriever(address)
-    with pytest.raises(UsageError, match=r"workers are for an index on this machine \(demo, bm25, dense, hybrid\)"):
+    with pytest.raises(
+        UsageError, match=r"workers are for an index on this machine \(demo, files, bm25, dense, hybrid\)"
+    ):
         open_search("serper:", workers=2)
 
 

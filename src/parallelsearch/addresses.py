@@ -15,15 +15,14 @@ import importlib
 import inspect
 import logging
 import re
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parallelsearch.dialects import open_dialect
-from parallelsearch.errors import UsageError, nearest
+from parallelsearch.errors import ParallelSearchError, UsageError, nearest
 from parallelsearch.files import PathLike
 from parallelsearch.named import load_named, said
 from parallelsearch.options import read_options
@@ -33,6 +32,7 @@ from parallelsearch.search import Search
 if TYPE_CHECKING:
     from parallelsearch.policy.base import Policy
     from parallelsearch.retrieval.base import Retriever
+    from parallelsearch.retrieval.live_files import LiveFiles
 
 OpenPart = Callable[[str], "Retriever"]
 logger = logging.getLogger(__name__)
@@ -56,6 +56,8 @@ class Address:
     """The rest with its paths made whole ones; None where it holds none."""
     is_index: bool = False
     """An index of this machine that several processes may map at once (`workers`)."""
+    stamps: str = ""
+    """Of an index that is no folder with a manifest: who makes what tells that it is to be opened again."""
     options: Mapping[str, type] = field(default_factory=dict)
     """What may stand behind the scheme of a search: keywords of who builds it."""
     has_parts: bool = False
@@ -66,11 +68,13 @@ class Address:
         return self.form.partition(":")[0]
 
     def builder(self) -> Callable[..., Any]:
-        if not isinstance(self.build, str):
-            return self.build
-        module, _, name = self.build.partition(":")
-        made: Callable[..., Any] = attrgetter(name)(importlib.import_module(f"parallelsearch.{module}"))
-        return made
+        return _own_code(self.build) if isinstance(self.build, str) else self.build
+
+
+def _own_code(name: str) -> Callable[..., Any]:
+    module, _, name = name.partition(":")
+    made: Callable[..., Any] = attrgetter(name)(importlib.import_module(f"parallelsearch.{module}"))
+    return made
 
 
 def _path(rest: str) -> str:
@@ -214,6 +218,15 @@ _WEB = {**_TIMEOUT, "site": str, "since": str}
 SEARCH_ADDRESSES = (
     Address("demo", "the embedded corpus", "data.demo:retriever", is_index=True),
     Address(
+        "files:PATH",
+        "a folder of documents or a corpus file, indexed by itself",
+        "retrieval.live_files:open_files",
+        _path,
+        is_index=True,
+        stamps="retrieval.live_files:stamps_of",
+        options={"stemmer": str, "title_weight": int, "chunk_words": int, **_WHERE},
+    ),
+    Address(
         "bm25:DIR",
         "a BM25 index built by 'parallelsearch index'",
         "retrieval.bm25:BM25Retriever",
@@ -348,22 +361,35 @@ def _found(address: str, what: str, known: tuple[Address, ...]) -> tuple[Address
 def _unknown(what: str, address: str, known: tuple[Address, ...]) -> UsageError:
     rows = "\n".join(f"  {row.form:<28} {row.meaning}" for row in known)
     schemes = [row.scheme for row in known]
-    hint = nearest(address.partition(":")[0].partition("?")[0], schemes)
-    if not hint:
-        hint = _meant(address.strip(), what, schemes)
+    hint = _meant(address.strip(), what) or nearest(address.partition(":")[0].partition("?")[0], schemes)
     return UsageError(f"'{address}' is no {what} address.{hint} Known addresses:\n{rows}")
 
 
-def _meant(address: str, what: str, schemes: Sequence[str]) -> str:
+def _meant(address: str, what: str) -> str:
     """What to type for something that is there but has no scheme before it."""
-    if Path(address).is_dir():
-        return f" '{address}' is a folder: put its kind before it, for example {schemes[1]}:{address}."
-    if what == "search" and Path(address).is_file():
-        build = f"parallelsearch index {shlex.quote(address)} --out my-index"
-        return f" '{address}' is a file: build an index with '{build}', then search bm25:my-index."
+    path = Path(address).expanduser()
+    if path.is_dir():
+        scheme = _kind_of(path) if what == "search" else "hf"
+        return f" '{address}' is a folder: write {scheme}:{address}."
+    if path.is_file():
+        scheme = "files" if what == "search" else "gguf" if path.suffix == ".gguf" else "script"
+        return f" '{address}' is a file: write {scheme}:{address}."
     if what == "search" and _HOST_AND_PORT.fullmatch(address):
         return f" For a search server write http://{address.partition('/')[0]}/retrieve."
     return ""
+
+
+def _kind_of(folder: Path) -> str:
+    """Of an index its kind; any other folder is one of documents."""
+    from parallelsearch.retrieval.hybrid import PART_FOLDERS
+    from parallelsearch.retrieval.store import open_manifest
+
+    if all((folder / part).is_dir() for part in PART_FOLDERS):
+        return "hybrid"
+    try:
+        return open_manifest(folder).kind
+    except ParallelSearchError:
+        return "files"
 
 
 # ---- opening ---------------------------------------------------------------------------------------------------------
@@ -461,10 +487,9 @@ def open_retriever(
     """The bare backend at an address, narrowed to what the address says and to `where`. With `on_change` an index that is
     built again is opened again, and then it is called."""
     row, rest = _found(address, "search", SEARCH_ADDRESSES)
+    scheme, options = _options(address, row)
     if on_change is not None and row.is_index and rest:
-        return _reopening(functools.partial(open_retriever, address, where), rest, on_change)
-    scheme, _, written = address.strip().partition(":")[0].partition("?")
-    options = read_options(written, row.options, f"{scheme}:")
+        return _reopening(functools.partial(open_retriever, address, where), address, on_change)
     if row.scheme == "http":  # the scheme is part of what it points to
         rest = f"{scheme}:{rest}"
     wheres = (options.pop("where", None), where)
@@ -476,10 +501,19 @@ def open_retriever(
     return retriever
 
 
-def _reopening(open_index: Callable[[], Retriever], folder: str, on_change: Callable[[], None]) -> Retriever:
+def _options(address: str, row: Address) -> tuple[str, dict[str, Any]]:
+    """The scheme as it is written, and what stands behind it."""
+    scheme, _, written = address.strip().partition(":")[0].partition("?")
+    return scheme, read_options(written, row.options, f"{scheme}:")
+
+
+def _reopening(open_index: Callable[[], Retriever], address: str, on_change: Callable[[], None]) -> Retriever:
     from parallelsearch.retrieval.reopening import ReopeningRetriever
 
-    return ReopeningRetriever(open_index, folder, on_change)
+    row, rest = _found(address, "search", SEARCH_ADDRESSES)
+    options = {name: value for name, value in _options(address, row)[1].items() if name != "where"}
+    stamps = _own_code(row.stamps)(rest, **options) if row.stamps else None
+    return ReopeningRetriever(open_index, rest, on_change, stamps)
 
 
 def _in_processes(
@@ -492,7 +526,7 @@ def _in_processes(
         known = ", ".join(row.scheme for row in SEARCH_ADDRESSES if row.is_index)
         raise UsageError(f"workers are for an index on this machine ({known}), not for '{address}'")
     open_index = functools.partial(ProcessRetriever, functools.partial(open_retriever, address, where), workers)
-    return open_index() if on_change is None or not rest else _reopening(open_index, rest, on_change)
+    return open_index() if on_change is None or not rest else _reopening(open_index, address, on_change)
 
 
 def open_policy(address: str = DEFAULT_POLICY, **options: Any) -> Policy:
@@ -511,6 +545,16 @@ def open_twin(policy: Policy, dialect: str) -> Policy | None:
 
     address = None if policy.address is None or policy.dialect == dialect else twin_of(policy.address, dialect)
     return None if address is None else open_policy(address)
+
+
+def files_of(address: str) -> LiveFiles | None:
+    """The files that an address searches as they lie there, if it is of that kind."""
+    if address.strip().partition(":")[0].partition("?")[0] != "files":
+        return None
+    from parallelsearch.retrieval.live_files import live_files
+
+    row, rest = _found(address, "search", SEARCH_ADDRESSES)
+    return live_files(rest, **{name: value for name, value in _options(address, row)[1].items() if name != "where"})
 
 
 def with_whole_path(address: str) -> str:

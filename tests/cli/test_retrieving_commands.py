@@ -71,3 +71,22 @@ def test_where_every_search_fails_so_does_the_command(script):
         run("retrieve", MONET, "--policy", policy, "--search", "http://127.0.0.1:9/retrieve", "--json")
     with pytest.raises(UsageError, match="k is the number of passages"):
         run("retrieve", MONET, "--k", "0")
+
+
+def test_files_are_indexed_where_it_can_be_seen_and_only_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARALLELSEARCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "monet.md").write_text("# Claude Monet\n\nClaude Monet was born on 14 November 1840.\n")
+    (tmp_path / "docs" / "broken.txt").write_bytes(b"\xff\xfe\xfa")
+    (tmp_path / "docs" / "picture.png").write_bytes(b"")
+    question = "Who is older, Claude Monet or Camille Pissarro?"
+    command = ["retrieve", question, "--policy", "demo", "--search", f"files:{tmp_path / 'docs'}"]
+    first = CliRunner().invoke(app, command)
+    assert first.exit_code == 0, first.output
+    assert "search: 1 passage of '" in first.stderr
+    assert "broken.txt" in first.stderr
+    assert "1 file of another kind was not read: .png 1" in first.stderr
+    assert "Claude Monet" in first.stdout
+    second = CliRunner().invoke(app, command)
+    assert second.stdout == first.stdout
+    assert "indexed" not in second.stderr

@@ -76,7 +76,7 @@ def write_corpus(
         raise UsageError(f"'{out}' exists already; name another file, or remove it first")
     lines = Path(demo.corpus_path()).read_text(encoding="utf-8")
     write_whole(out, lines)
-    say(f"{lines.count(chr(10))} passages in {out}; index it with: parallelsearch index {out} --out my-index")
+    say(f"{lines.count(chr(10))} passages in {out}; search them with: --search files:{out}")
 
 
 @app.command("verl")

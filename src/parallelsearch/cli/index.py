@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from parallelsearch.cli.options import JsonOption, progress, say
+from parallelsearch.cli.options import JsonOption, progress, say, tell_left_out
 from parallelsearch.errors import UsageError
 
 LONG_WORDS = 300
@@ -103,14 +103,5 @@ def index(
             f"--chunk-words {DEFAULT_CHUNK_WORDS} --overwrite",
             err=True,
         )
-    if report["num_skipped"]:
-        number, shown = report["num_skipped"], len(report["problems"])
-        some = f", the first {shown} of them" if shown < number else ""
-        say(f"{number} {'record was' if number == 1 else 'records were'} skipped{some}:", err=True)
-        for problem in report["problems"]:
-            say(f"  {problem}", err=True)
-    if others := report["not_read"]:
-        number, kinds = sum(others.values()), ", ".join(f"{kind} {count}" for kind, count in others.items())
-        files = "file of another kind was" if number == 1 else "files of other kinds were"
-        say(f"{number} {files} not read: {kinds}", err=True)
+    tell_left_out(report)
     say(f"search it with: --search {shlex.quote(f'{kind}:{out}')}")

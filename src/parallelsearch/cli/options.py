@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,7 +33,8 @@ SearchOption = Annotated[
     typer.Option(
         "--search",
         metavar="ADDRESS",
-        help="Where to look; 'demo', bm25:DIR, http://..., python:MODULE:NAME, ... Default: demo, the embedded corpus.",
+        help="Where to look; files:PATH, wikipedia:, bm25:DIR, http://..., python:MODULE:NAME, ... Default: demo, the "
+        "embedded corpus.",
     ),
 ]
 DialectOption = Annotated[
@@ -130,10 +131,27 @@ def searched(search: str | None, policy: str | None = None) -> str:
     if search is None and policy != DEMO:
         say(
             f"search: {DEMO} (the embedded corpus, because no --search was given); for Wikipedia: --search "
-            "wikipedia:, for your own pages: --search bm25:DIR, after parallelsearch index CORPUS --out DIR",
+            "wikipedia:, for your own pages: --search files:FOLDER_OR_CORPUS",
             err=True,
         )
+    if search is not None:
+        _index_files(search)
     return DEMO if search is None else search
+
+
+def _index_files(search: str) -> None:
+    """Index the files of `files:` here, where a bar can show it, and what is left out be said."""
+    from parallelsearch.addresses import files_of
+
+    files = files_of(search)
+    if files is None:
+        return
+    with progress("passages", show=console(stderr=True).is_terminal) as update:
+        report = files.refresh(lambda done, total: update(done, total, ""))
+    if report is not None:
+        passages = "passage" if report["num_passages"] == 1 else "passages"
+        say(f"search: {report['num_passages']} {passages} of '{files.path}' are indexed anew", err=True)
+        tell_left_out(report)
 
 
 def asked(words: Sequence[str], command: str) -> str:
@@ -177,6 +195,20 @@ def prices_of(text: str | None) -> Prices | None:
 def say(text: str, err: bool = False) -> None:
     """Print a line, or JSON, with nothing in it that a terminal would obey."""
     typer.echo(printable(text), err=err)
+
+
+def tell_left_out(report: Mapping[str, Any]) -> None:
+    """What of a corpus is not in its index."""
+    if report["num_skipped"]:
+        number, shown = report["num_skipped"], len(report["problems"])
+        some = f", the first {shown} of them" if shown < number else ""
+        say(f"{number} {'record was' if number == 1 else 'records were'} skipped{some}:", err=True)
+        for problem in report["problems"]:
+            say(f"  {problem}", err=True)
+    if others := report["not_read"]:
+        number, kinds = sum(others.values()), ", ".join(f"{kind} {count}" for kind, count in others.items())
+        files = "file of another kind was" if number == 1 else "files of other kinds were"
+        say(f"{number} {files} not read: {kinds}", err=True)
 
 
 def console(stderr: bool = False) -> Console:

@@ -23,6 +23,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from parallelsearch import places
 from parallelsearch.errors import ParallelSearchError, PolicyError, UsageError, nearest, require
 from parallelsearch.files import whole_folder, write_json
 from parallelsearch.http import HttpClient, get_now
@@ -62,11 +63,8 @@ class ModelSpec:
 
 
 def cache_dir() -> Path:
-    """Where converted models lie: PARALLELSEARCH_CACHE, or XDG_CACHE_HOME/parallelsearch, and `models` below it."""
-    own = os.environ.get("PARALLELSEARCH_CACHE")
-    if own:
-        return Path(own) / "models"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parallelsearch" / "models"
+    """Where converted models lie."""
+    return places.cache_dir() / "models"
 
 
 def parse_spec(spec: str) -> ModelSpec:
@@ -227,7 +225,7 @@ def _hub_answers(path: str = "") -> bool:
 def convert_gguf(gguf: Path, target: Path) -> Path:
     """A GGUF file as an ordinary model folder at `target`; made once, whole or not at all, by one process at a time."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.parent / f".{target.name}.lock"):
+    with places.locked(target.parent / f".{target.name}.lock"):
         if (target / "config.json").is_file():
             return target
         logger.info("converting %s once, about half a minute; the result is kept in %s", gguf.name, target)
@@ -239,15 +237,6 @@ def convert_gguf(gguf: Path, target: Path) -> Path:
         except Exception as error:
             raise PolicyError(f"could not convert '{gguf}': {type(error).__name__}: {error}") from error
     return target
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    import fcntl
-
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _write_converted(gguf: Path, folder: Path) -> None:

@@ -162,11 +162,18 @@ def _read_parquet(path: Path, before: str) -> Iterator[tuple[int, Any]]:
 # ---- folders of documents --------------------------------------------------------------------------------------------
 
 
-def _seen_files(folder: Path) -> Iterator[Path]:
-    """The files under a folder, hidden ones left out."""
-    for path in folder.rglob("*"):
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts) and path.is_file():
-            yield path
+def seen_files(folder: Path) -> Iterator[Path]:
+    """The files under a folder, but for hidden ones and what lies in hidden folders."""
+    for inner, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if not name.startswith(".") and (path := Path(inner, name)).is_file():
+                yield path
+
+
+def documents_in(folder: Path) -> list[Path]:
+    """Those of them that are documents by the ending of their names, in the order of their paths."""
+    return sorted(path for path in seen_files(folder) if path.suffix.lower() in DOCUMENTS)
 
 
 def other_kinds(source: object, index: str | os.PathLike[str]) -> dict[str, int]:
@@ -174,7 +181,7 @@ def other_kinds(source: object, index: str | os.PathLike[str]) -> dict[str, int]
     index that lies in one is none of them."""
     built = Path(index).resolve()
     folders = [path.resolve() for path in paths_of(source) or [] if path.is_dir()]
-    files = (path for folder in folders for path in sorted(_seen_files(folder)) if built not in path.parents)
+    files = (path for folder in folders for path in sorted(seen_files(folder)) if built not in path.parents)
     kinds = Counter(path.suffix.lower() for path in files)
     return {kind or "no ending": number for kind, number in kinds.most_common() if kind not in DOCUMENTS}
 
@@ -182,7 +189,7 @@ def other_kinds(source: object, index: str | os.PathLike[str]) -> dict[str, int]
 def _read_folder(folder: Path, on_bad: OnBad | None, before: str) -> Iterator[Located]:
     """Every document under a folder, in the order of their paths, which are their ids after what is to stand before
     them. An empty one is left out and never stops the others."""
-    files = sorted(path for path in _seen_files(folder) if path.suffix.lower() in DOCUMENTS)
+    files = documents_in(folder)
     if not files:
         raise UsageError(
             f"the folder '{folder}' holds no {' '.join(DOCUMENTS)} files; for another format name the file itself"

@@ -1,6 +1,6 @@
 """An index that is opened again when it was built again, for servers: they run for longer than an index stays as it is.
 
-A thread looks at the manifests and their files once a second, which costs nothing that a query would notice. The new index
+A thread looks once a second whether there is something new, which costs nothing that a query would notice. The new index
 is opened beside the old one, which answers until then and is closed after its last call. One that cannot be opened is left
 alone until it changes again.
 """
@@ -13,6 +13,7 @@ import itertools
 import json
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,17 +24,26 @@ from parallelsearch.retrieval.hybrid import PART_FOLDERS
 from parallelsearch.retrieval.store import MANIFEST
 
 CHECK_S = 1.0
+_SHARE = 0.02
+"""Of its time, at most, that looking may take."""
 _log = logging.getLogger(__name__)
 
-_Stamps = list[tuple[int, int]]
+_Stamps = Sequence[object]
 
 
 class ReopeningRetriever(Retriever):
     """The index that `open_index` opens from `folder`, opened again when it changes; `on_change` is called when the new one
-    answers."""
+    answers. `stamps` says what is new of it, where that is not its manifest; nothing, as long as it is not whole."""
 
-    def __init__(self, open_index: Callable[[], Retriever], folder: str | Path, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        open_index: Callable[[], Retriever],
+        folder: str | Path,
+        on_change: Callable[[], None],
+        stamps: Callable[[], _Stamps] | None = None,
+    ) -> None:
         self._open_index, self._folder, self._on_change = open_index, Path(folder).absolute(), on_change
+        self._stamps = stamps or self._stamps_of_manifests
         held = [self._folder / MANIFEST, *(self._folder / part / MANIFEST for part in PART_FOLDERS)]
         self._manifests = [path for path in held if path.exists()]
         self._seen = self._stamps()  # before it is opened: what changes meanwhile is seen
@@ -60,8 +70,11 @@ class ReopeningRetriever(Retriever):
                 await inner.aclose()
 
     def _watch(self) -> None:
-        while not self._closed.wait(CHECK_S):
+        pause_s = CHECK_S
+        while not self._closed.wait(pause_s):
+            start_s = time.monotonic()
             stamps = self._stamps()
+            pause_s = max(CHECK_S, (time.monotonic() - start_s) / _SHARE)  # of a large folder it takes a while
             if stamps and stamps != self._seen:  # none: a build is between its two renames
                 self._seen = stamps
                 self._reopen()
@@ -84,7 +97,7 @@ class ReopeningRetriever(Retriever):
         if self._closed.is_set():
             asyncio.run(fresh.aclose())
 
-    def _stamps(self) -> _Stamps:
+    def _stamps_of_manifests(self) -> _Stamps:
         """What is new of each manifest and its files when an index is; of a hybrid one there are two. Of the files, too: one
         that is copied into the folder file by file is whole after the last of them."""
         try:
