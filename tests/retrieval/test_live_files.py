@@ -130,7 +130,23 @@ async def test_a_cache_that_somebody_tidied_is_made_again(docs: Path, builds: li
     shutil.rmtree(tmp_path / "cache")
     assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
     assert len(builds) == 4
+    for note in ("[]", "{", '{"path": 3}'):
+        next((tmp_path / "cache" / "files").glob("*/files.json")).write_text(note)
+        assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
     assert [path.stat().st_mode & 0o077 for path in (tmp_path / "cache" / "files").iterdir()] == [0]
+
+
+async def test_indexes_of_files_that_are_gone_go_with_the_next_that_is_built(docs: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("text\nonyx\n")
+    await found(f"files:{docs}")
+    await found(f"files:{other}")
+    assert len(list((tmp_path / "cache" / "files").iterdir())) == 2
+    shutil.rmtree(docs)
+    await found(f"files?chunk_words=30:{other}")
+    notes = [path.read_text() for path in (tmp_path / "cache" / "files").glob("*/files.json")]
+    assert len(notes) == 2
+    assert all("other.csv" in note for note in notes)
 
 
 def test_what_cannot_be_searched_says_why(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

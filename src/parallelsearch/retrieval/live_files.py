@@ -30,6 +30,8 @@ from parallelsearch.retrieval.indexing import build_index
 SETTLED_S = 1.0
 """A file that was changed less than so long ago may still be written to."""
 _NUM_TOLD = 5
+_NOTE = "files.json"
+"""What the index was made of."""
 _log = logging.getLogger(__name__)
 
 OnProgress = Callable[[int, int | None], None]
@@ -90,6 +92,8 @@ class LiveFiles:
             with locked(self.folder / "lock"):
                 return None if self._is_built(stamp) else self._build(stamp, on_progress)
         except OSError as error:
+            if error.filename is not None and not Path(error.filename).is_relative_to(cache_dir()):
+                raise  # a corpus that may not be read
             raise ParallelSearchError(
                 f"the index of '{self.path}' cannot be kept in '{self.folder}': {error.strerror or error}. Name another "
                 f"place in {CACHE_ENV}, or build an index where you like: parallelsearch index {self.path} --out my-index"
@@ -106,21 +110,15 @@ class LiveFiles:
             overwrite=True,
             on_progress=on_progress,
         )
-        write_json(self._note, {"path": str(self.path), "stamp": stamp})
+        write_json(self.folder / _NOTE, {"path": str(self.path), "stamp": stamp})
+        _sweep(self.folder.parent)
         if report["num_skipped"]:
             told = "; ".join(map(str, report["problems"][:_NUM_TOLD]))
             _log.warning("%d of the files of '%s' could not be read: %s", report["num_skipped"], self.path, told)
         return report
 
-    @property
-    def _note(self) -> Path:
-        return self.folder / "files.json"
-
     def _is_built(self, stamp: str) -> bool:
-        try:
-            return bool(json.loads(self._note.read_text(encoding="utf-8"))["stamp"] == stamp) and self.index.is_dir()
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
+        return _read_note(self.folder / _NOTE).get("stamp") == stamp and self.index.is_dir()
 
     def open(self) -> BM25Retriever:
         self.refresh()
@@ -142,6 +140,22 @@ def _stamp_of(files: Sequence[_File]) -> str:
     for name, size, changed_ns in files:
         digest.update(f"{name}\0{size}\0{changed_ns}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the indexes of files that are gone: nobody else would."""
+    for note in folder.glob(f"*/{_NOTE}"):
+        path = _read_note(note).get("path")
+        if isinstance(path, str) and not os.path.lexists(path):
+            shutil.rmtree(note.parent, ignore_errors=True)
+
+
+def _read_note(note: Path) -> dict[str, Any]:
+    try:
+        read = json.loads(note.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return read if isinstance(read, dict) else {}
 
 
 def live_files(path: str, **options: Any) -> LiveFiles:
