@@ -311,6 +311,12 @@ SEARCH_ADDRESSES = (
         _path_or_uri,
         options={"collection": str, "mode": str, **_ENCODER},
     ),
+    Address(
+        "elastic:URL#INDEX",
+        "an index of Elasticsearch or OpenSearch; key in ELASTIC_API_KEY",
+        "retrieval.elastic:ElasticRetriever",
+        options={"text": str, "title": str, "url": str, "fields": str, "chars": int, **_TIMEOUT, **_WHERE},
+    ),
     Address("replay:FILE", "recorded searches", "retrieval.replay:ReplayRetriever", _path),
     Address(f"{PYTHON}:MODULE:NAME", "a function or an object of your own that searches", _own_search),
 )

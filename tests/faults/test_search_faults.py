@@ -20,6 +20,7 @@ from parallelsearch import grammar
 from parallelsearch.limits import Limits
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Retriever
+from parallelsearch.retrieval.elastic import ElasticRetriever
 from parallelsearch.retrieval.mcp_client import McpRetriever
 from parallelsearch.retrieval.remote import RemoteRetriever
 from parallelsearch.retrieval.web import (
@@ -46,6 +47,11 @@ Body = Callable[[list[Any]], Any]
 def _fields(**names: str) -> Callable[[Any], Any]:
     """An item in the words of an engine; what is no object stays as it is."""
     return lambda one: {names.get(key, key): value for key, value in one.items()} if isinstance(one, dict) else one
+
+
+def _document(one: Any) -> Any:
+    """An item as a document of an index."""
+    return {"_id": one.get("id"), "_score": one.get("score"), "_source": one} if isinstance(one, dict) else one
 
 
 def _retrieve(items: list[Any]) -> Any:
@@ -81,6 +87,10 @@ CLIENTS: dict[str, tuple[Callable[[str, float], Retriever], Body]] = {
     "searxng": (
         lambda url, timeout_s: SearxngRetriever(url, timeout_s=timeout_s),
         lambda items: {"results": list(map(_fields(text="content"), items))},
+    ),
+    "elastic": (
+        lambda url, timeout_s: ElasticRetriever(f"{url}#pages", timeout_s=timeout_s),
+        lambda items: {"responses": [{"hits": {"hits": list(map(_document, items))}, "status": 200}]},
     ),
     "mcp": (
         lambda url, timeout_s: McpRetriever(f"{url}/mcp", "web_search", timeout_s=timeout_s, connect_timeout_s=120),
@@ -137,6 +147,8 @@ async def survive(client: str, fault: Reply, tmp_path: Path, timeout_s: float = 
     )
 
     def answer(request: Request) -> Reply:
+        if "_field_caps" in request.target:
+            return Reply({"fields": {name: {"text": {}} for name in ("title", "text", "url")}})
         reply = fault if is_bad(request) else good
         return in_mcp(request, reply) if client == "mcp" else reply
 

@@ -7,7 +7,7 @@ written: in an address and in CSV 3 is a text, in JSON it is a number, and all o
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import date
 from typing import Any
@@ -116,9 +116,14 @@ class _Fields:
         return rows
 
     def _unknown(self, name: str) -> UsageError:
-        known = sorted(self._names)
-        more = f" and {len(known) - _MAX_SHOWN} more" if len(known) > _MAX_SHOWN else ""
         return UsageError(
-            f"no passage of the index has a field '{name}'.{nearest(name, known)} They have: "
-            f"{', '.join(known[:_MAX_SHOWN]) or 'none'}{more}"
+            f"no passage of the index has a field '{name}'.{nearest(name, self._names)} They have: "
+            f"{listed(self._names) or 'none'}"
         )
+
+
+def listed(names: Iterable[str]) -> str:
+    """The names of fields, for a message."""
+    known = sorted(names)
+    more = f" and {len(known) - _MAX_SHOWN} more" if len(known) > _MAX_SHOWN else ""
+    return f"{', '.join(known[:_MAX_SHOWN])}{more}"

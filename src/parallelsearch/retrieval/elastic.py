@@ -1,0 +1,392 @@
+"""Elasticsearch and OpenSearch, as they stand: `elastic:URL#INDEX`. All queries of a round are one request (`_msearch`).
+
+Nothing has to be said about the index. What fields it has is asked once: the passage is in one called `text`, `content` and
+the like, the title in `title`; an option names others. Both are searched. Where documents are long, `chars` has the server
+send the sentences of each that fit the query. What else a document says is metadata, and `where` narrows a search by it on
+the server.
+
+A key is in `ELASTIC_API_KEY`; a user and a password may stand in the URL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+from urllib.parse import quote
+
+from parallelsearch.errors import (
+    SearchError,
+    SearchTimeoutError,
+    TransientSearchError,
+    UsageError,
+    check_whole,
+    nearest,
+    stopped,
+)
+from parallelsearch.http import HttpClient, Response, checked_url, without_secrets
+from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result, Retriever, checked_seconds
+from parallelsearch.retrieval.metadata import metadata_of
+from parallelsearch.retrieval.narrowing import conditions_of, listed
+from parallelsearch.untrusted import finite, whole
+
+KEY_ENV = "ELASTIC_API_KEY"
+MAX_QUERY_CHARS = 2_000
+"""Each word is a clause, and servers take about a thousand."""
+TIE = 0.3
+"""What the field that fits less adds to the score of the one that fits best."""
+_TEXTS = ("text", "content", "contents", "page_content", "body", "passage", "chunk")
+_TITLES = ("title", "metadata.title", "name")
+_URLS = ("url", "metadata.url", "link")
+_DATES = ("date", "metadata.date")
+_SEARCHED = frozenset({"text", "match_only_text", "search_as_you_type", "semantic_text"})
+"""Types of fields that are searched by words, or by what they mean."""
+_VECTORS = frozenset({"dense_vector", "sparse_vector", "rank_vectors", "knn_vector", "rank_features"})
+_RECORDS = frozenset({"object", "nested"})
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+_MAX_REASON_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Which fields of an index say what."""
+
+    text: str
+    title: str | None
+    url: str | None
+    date: str | None
+    searched: tuple[tuple[str, float], ...]
+    """Fields, and how much each counts."""
+    types: Mapping[str, str]
+    has_several: bool
+    """More than one index: an id alone does not tell a document."""
+
+
+class ElasticRetriever(Retriever):
+    """Searches an index, an alias, or several with commas and `*`, at `URL#INDEX`. `text`, `title` and `url` name the fields
+    that hold them; `fields` those that are searched, with commas, `title^2` for one that counts twice. With `chars` a hit
+    has the sentences that fit, up to so many characters, in place of the whole text."""
+
+    name = "elastic"
+    max_concurrency = 4
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        text: str | None = None,
+        title: str | None = None,
+        url: str | None = None,
+        fields: str | Sequence[str] = (),
+        chars: int | None = None,
+        timeout_s: float = 15.0,
+    ) -> None:
+        server, _, index = (part.strip() for part in address.rpartition("#"))
+        if not server or not index:
+            raise UsageError(
+                f"'elastic:{without_secrets(address)}' needs the address of the server and an index: "
+                "elastic:http://localhost:9200#my-index"
+            )
+        if chars is not None:
+            check_whole("chars is how many characters of a document fit,", chars)
+        self.base_url, self.index, self.chars = checked_url(server, "elastic"), index, chars
+        self._what = f"the index '{index}' at {without_secrets(self.base_url)}"
+        self.timeout_s = checked_seconds(timeout_s, "elastic")
+        self._given = {"text": text, "title": title, "url": url}
+        given = fields.split(",") if isinstance(fields, str) else fields
+        self._searched = tuple(_weighted(one) for one in given if one.strip())
+        self._where: tuple[dict[str, list[str]], ...] = ()
+        self._layouts: list[_Layout] = []  # none until it was asked for; shared with those that are narrowed
+        key = os.environ.get(KEY_ENV, "").strip()
+        if not key.isascii() or not key.isprintable():
+            raise UsageError(f"the key in {KEY_ENV} has characters no key has; was it pasted whole?")
+        self._http = HttpClient(
+            "elastic",
+            permanent=SearchError,
+            transient=TransientSearchError,
+            late=SearchTimeoutError,
+            headers={"Accept": "application/json", **({"Authorization": f"ApiKey {key}"} if key else {})},
+            secrets=[key],
+            connect_timeout_s=min(5.0, timeout_s),
+        )
+
+    # ---- what the index is like --------------------------------------------------------------------------------------
+
+    async def check(self) -> None:
+        with contextlib.suppress(SearchError):  # what may pass is left to the queries
+            self._filters(await self._layout())
+
+    async def _layout(self) -> _Layout:
+        if not self._layouts:
+            found = await self._asked("GET", "_field_caps?fields=*")
+            try:
+                fields = found["fields"]
+                types = {
+                    str(name): min(kinds, key=lambda kind: kind not in _SEARCHED)
+                    for name, kinds in fields.items()
+                    if isinstance(kinds, dict) and kinds and not str(name).startswith("_")
+                }
+            except (AttributeError, KeyError, TypeError):
+                raise TransientSearchError(f"{self._what} did not say what fields there are") from None
+            indices = found.get("indices")
+            num_indices = len(indices) if isinstance(indices, list) else 1
+            if not types:
+                raise UsageError(f"{self._what} holds no documents, or there is none of that name")
+            self._layouts.append(self._read_layout(types, num_indices > 1))
+        return self._layouts[0]
+
+    def _read_layout(self, types: Mapping[str, str], has_several: bool) -> _Layout:
+        words = [name for name, kind in types.items() if kind in _SEARCHED]
+        text = self._field("text", types, _TEXTS)
+        if text is None:
+            others = [name for name in words if name not in (*_TITLES, self._given["title"])]
+            if len(others) != 1:
+                raise UsageError(
+                    f"which field of {self._what} holds the text? Name it: elastic?text=FIELD:URL#INDEX. There are: "
+                    f"{listed(words or types)}"
+                )
+            text = others[0]
+        title = self._field("title", types, _TITLES)
+        searched = self._searched or tuple((name, 1.0) for name in (title, text) if name in words)
+        for name, _ in searched or ((text, 1.0),):
+            if types.get(name) not in _SEARCHED:
+                is_what = f"is of the type {types[name]}" if name in types else "is not there"
+                raise UsageError(
+                    f"the field '{name}' of {self._what} {is_what}, and words are looked for in fields of text."
+                    f"{nearest(name, words)} There are: {listed(words) or 'none'}"
+                )
+        url, date = self._field("url", types, _URLS), next((name for name in _DATES if name in types), None)
+        return _Layout(text, title, url, date, searched, types, has_several)
+
+    def _field(self, what: str, types: Mapping[str, str], names: Sequence[str]) -> str | None:
+        given = self._given[what]
+        if given is None:
+            return next((name for name in names if types.get(name, "object") not in _RECORDS), None)
+        if given not in types:
+            raise UsageError(
+                f"{what}={given}: {self._what} has no such field.{nearest(given, types)} It has: {listed(types)}"
+            )
+        return given
+
+    # ---- narrowing ---------------------------------------------------------------------------------------------------
+
+    def where(self, fields: Mapping[str, Any]) -> Self:
+        other = copy.copy(self)
+        wanted = conditions_of(fields)
+        other._where = (*self._where, wanted) if wanted else self._where
+        if self._layouts:
+            other._filters(self._layouts[0])
+        return other
+
+    def _filters(self, layout: _Layout) -> list[dict[str, Any]]:
+        return [
+            {"terms": {self._exact(name, layout): texts}} for wanted in self._where for name, texts in wanted.items()
+        ]
+
+    def _exact(self, name: str, layout: _Layout) -> str:
+        """The field in which whole values are compared: a text of the server's own making has one below it."""
+        own = {"title": layout.title, "url": layout.url, "date": layout.date}.get(name) or name
+        for field in (own, f"metadata.{own}"):
+            if layout.types.get(field, "object") in _RECORDS:
+                continue
+            if layout.types[field] not in _SEARCHED:
+                return field
+            below = next(
+                (one for one, kind in layout.types.items() if _is_below(one, field) and kind == "keyword"), None
+            )
+            if below is not None:
+                return below
+            raise UsageError(
+                f"where={name}: the field '{field}' of {self._what} is kept as words, so that whole values cannot be "
+                "compared; give it a field of the type keyword below it"
+            )
+        raise UsageError(
+            f"where={name}: {self._what} has no such field.{nearest(name, layout.types)} It has: {listed(layout.types)}"
+        )
+
+    # ---- searching ---------------------------------------------------------------------------------------------------
+
+    async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
+        results: list[Result] = [SearchError("the query is empty") for _ in queries]
+        asked = [place for place, query in enumerate(queries) if query.strip()]
+        if not asked:
+            return results
+        try:
+            found = await self._search([queries[place] for place in asked], k)
+        except UsageError as error:  # the index has changed, or nobody checked
+            raise SearchError(str(error)) from error
+        for place, one in zip(asked, found, strict=True):
+            results[place] = one
+        return results
+
+    async def _search(self, queries: Sequence[str], k: int) -> list[Result]:
+        layout = await self._layout()
+        filters = self._filters(layout)
+        lines = [line for query in queries for line in ({}, self._query(query, k, layout, filters))]
+        body = "".join(f"{json.dumps(line)}\n" for line in lines).encode("ascii")
+        answers = (await self._asked("POST", "_msearch", body)).get("responses")
+        if not isinstance(answers, list) or len(answers) != len(queries):
+            raise TransientSearchError(f"{self._what} did not answer each query")
+        return [self._result(answer, layout, k) for answer in answers]
+
+    def _query(self, query: str, k: int, layout: _Layout, filters: list[dict[str, Any]]) -> dict[str, Any]:
+        query = whole(query[:MAX_QUERY_CHARS])
+        matches = [{"match": {name: {"query": query, "boost": boost}}} for name, boost in layout.searched]
+        left_out = [name for name, kind in layout.types.items() if kind in _VECTORS]
+        asked: dict[str, Any] = {
+            "size": k,
+            "query": {"bool": {"must": {"dis_max": {"queries": matches, "tie_breaker": TIE}}, "filter": filters}},
+            "_source": {"excludes": [*left_out, *(f"{name}.inference" for name, _ in layout.searched)]},
+        }
+        if self.chars is not None:
+            one = {"fragment_size": self.chars, "number_of_fragments": 1, "no_match_size": self.chars}
+            asked["highlight"] = {"pre_tags": [""], "post_tags": [""], "fields": {layout.text: one}}
+            asked["_source"]["excludes"].append(layout.text)
+        return asked
+
+    def _result(self, answer: object, layout: _Layout, k: int) -> Result:
+        if not isinstance(answer, dict):
+            return SearchError(f"{self._what} sent {type(answer).__name__} where an object belongs")
+        if (error := answer.get("error")) is not None:
+            told = f"{self._what}: {self._http.clean(_reason(error))}"
+            return TransientSearchError(told) if answer.get("status") in _PASSING else SearchError(told)
+        found = answer.get("hits")
+        items = found.get("hits") if isinstance(found, dict) else None
+        if not isinstance(items, list):
+            return SearchError(f"{self._what} sent no list of hits")
+        hits: list[Hit] = []
+        for item in items[:k]:
+            passage = self._passage(item, layout) if isinstance(item, dict) else None
+            if passage is not None:
+                hits.append(Hit.of(passage, finite(item.get("_score")) or 0.0, len(hits) + 1))
+        missing = _missing(answer)
+        return DegradedHits(hits, missing) if missing else hits
+
+    def _passage(self, item: dict[str, Any], layout: _Layout) -> Passage | None:
+        source, id = item.get("_source"), item.get("_id")
+        if not isinstance(source, dict) or not isinstance(id, str) or not id:
+            return None
+        fitting = item.get("highlight")
+        fragments = fitting.get(layout.text) if isinstance(fitting, dict) else None
+        text = " ".join(filter(None, map(_text, fragments))) if isinstance(fragments, list) else ""
+        text, title = text or _text(_at(source, layout.text)), _text(_at(source, layout.title))
+        if not text and not title:
+            return None
+        url, date = _text(_at(source, layout.url)), _text(_at(source, layout.date))
+        own = {name.partition(".")[0] for name in (layout.text, layout.title, layout.url) if name} - {"metadata"}
+        beside = metadata_of(source, own | {layout.date or ""})
+        id = f"{_text(item.get('_index'))}/{id}" if layout.has_several else id
+        return Passage(whole(id), title, text, url or None, date or None, metadata=beside)
+
+    # ---- the server --------------------------------------------------------------------------------------------------
+
+    async def _asked(self, method: str, what: str, body: bytes | None = None) -> dict[str, Any]:
+        response = await self._http.request(
+            method,
+            f"{self.base_url}/{quote(self.index, safe=',*:')}/{what}",
+            content=body,
+            headers={} if body is None else {"Content-Type": "application/x-ndjson"},
+            timeout_s=self.timeout_s,
+        )
+        if (error := self._http.error_of(response)) is not None:
+            raise self._explained(error, response)
+        try:
+            answer = response.json()
+        except ValueError:
+            raise TransientSearchError(f"{self._what} sent something that is not JSON") from None
+        if not isinstance(answer, dict):
+            raise TransientSearchError(f"{self._what} sent {type(answer).__name__} where an object belongs")
+        return answer
+
+    def _explained(self, error: Exception, response: Response) -> Exception:
+        if response.status in (401, 403):
+            return UsageError(
+                f"{stopped(error)} Set {KEY_ENV} to a key that may read '{self.index}', or write user and password into the "
+                "address: elastic:https://USER:PASSWORD@HOST:9200#INDEX"
+            )
+        if response.status == 404:
+            return UsageError(f"there is no {self._what.removeprefix('the ')}: {self._reason_of(response)}")
+        return error
+
+    def _reason_of(self, response: Response) -> str:
+        try:
+            return self._http.clean(_reason(response.json().get("error")))
+        except (ValueError, AttributeError):
+            return f"it answered {response.status}"
+
+    def describe(self) -> dict[str, Any]:
+        given = {name: field for name, field in self._given.items() if field}
+        searched = [f"{name}^{boost:g}" for name, boost in self._searched]
+        told = {**given, "fields": searched, "chars": self.chars, "where": list(self._where)}
+        settings = {name: value for name, value in told.items() if value}
+        return {"kind": self.name, "url": without_secrets(self.base_url), "index": self.index, "settings": settings}
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+
+def _weighted(field: str) -> tuple[str, float]:
+    name, mark, boost = field.strip().partition("^")
+    try:
+        weight = float(boost) if mark else 1.0
+    except ValueError:
+        weight = 0.0
+    if not name or not 0 < weight < 1e6:
+        raise UsageError(
+            f"fields of elastic are names of fields with commas, title^2 for one that counts twice, not '{field}'"
+        )
+    return name, weight
+
+
+def _is_below(field: str, other: str) -> bool:
+    return field.startswith(f"{other}.")
+
+
+def _at(source: Mapping[str, Any], field: str | None) -> object:
+    """What a document says in a field, whether its name was written with dots or as records in each other."""
+    if field is None:
+        return None
+    if field in source:
+        return source[field]
+    head, _, rest = field.partition(".")
+    inner = source.get(head)
+    return _at(inner, rest) if rest and isinstance(inner, dict) else None
+
+
+def _text(value: object) -> str:
+    """A text from a document: of several their words, of one with its vectors the text."""
+    if isinstance(value, dict):
+        value = value.get("text")
+    if isinstance(value, list):
+        return " ".join(whole(one) for one in value if isinstance(one, str))
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return ""
+    return whole(str(value))
+
+
+def _reason(error: object) -> str:
+    """What a server says of its error: the innermost cause is the one that helps."""
+    told = error
+    for _ in range(5):
+        if not isinstance(told, dict):
+            break
+        causes = told.get("root_cause")
+        inner = told.get("caused_by") or (causes[0] if isinstance(causes, list) and causes else None)
+        if not isinstance(inner, dict) or inner == told:
+            break
+        told = inner
+    words = "{} ({})".format(told.get("reason"), told.get("type")) if isinstance(told, dict) else str(told)
+    return " ".join(whole(words[:_MAX_REASON_CHARS]).split())
+
+
+def _missing(answer: Mapping[str, Any]) -> list[str]:
+    """What the answer was made without."""
+    shards = answer.get("_shards")
+    shards = shards if isinstance(shards, dict) else {}
+    num_failed = shards.get("failed")
+    told = [f"elastic: {num_failed} of {shards.get('total')} shards failed"] if finite(num_failed) else []
+    return [*told, "elastic: the server's own time was over"] if answer.get("timed_out") is True else told
