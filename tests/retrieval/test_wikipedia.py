@@ -117,6 +117,9 @@ async def test_where_no_page_has_every_word_its_names_are_asked_for():
         ("Jean-Paul Sartre OR NOT (AND)", "Jean-Paul Sartre"),
         ("Star Wars: A New Hope?", "Star Wars A New Hope"),
         ("C++ and C#", "C++ and C#"),
+        ("AC/DC !Yahoo! / P!nk -Emma (novel) (-x)", "AC/DC Yahoo! P!nk Emma (novel) ( x)"),
+        ("OR-7 wolf AND pack && Oregon", "OR-7 wolf pack Oregon"),
+        ('"צה"ל" הוקם "מתי"', 'צה"ל הוקם מתי'),
         ("word " * 200, " ".join(["word"] * 60)),
     ],
 )
@@ -124,6 +127,21 @@ async def test_a_query_is_words_and_no_operators(written: str, asked: str):
     async with Wiki(Reply({"batchcomplete": True})) as wiki:
         await search(wiki, written)
         assert wiki.asked()[0]["gsrsearch"] == asked
+
+
+@pytest.mark.parametrize(
+    ("written", "asked"),
+    [
+        ("in which year was Pissarro really zzqq", "Pissarro"),
+        ("zzqq", None),
+        ("when was Yahoo! sued (by Google) zzqq", "Yahoo OR Google"),
+        (" ".join(f"Name{n:03}" for n in range(60)), " OR ".join(f"Name{n:03}" for n in range(27))),
+    ],
+)
+async def test_what_is_asked_second(written: str, asked: str | None):
+    async with Wiki(Reply({"batchcomplete": True})) as wiki:
+        await search(wiki, written)
+        assert [one["gsrsearch"] for one in wiki.asked()][1:] == ([] if asked is None else [asked])
 
 
 async def test_few_requests_run_at_a_time():
@@ -143,6 +161,7 @@ async def test_few_requests_run_at_a_time():
         ),
         (Reply({"error": {"code": "maxlag", "info": "Waiting"}}), TransientSearchError, "maxlag"),
         (Reply({"error": {"code": "badvalue", "info": "No"}}), SearchError, "No (badvalue)"),
+        (Reply({"error": {"code": "cirrussearch-parse-error", "info": "Simpler"}}), SearchError, "Simpler"),
         (Reply({"error": {}}), SearchError, "None"),
         (Reply({"query": {"pages": [{"title": "A", "index": 1}]}}), SearchError, "TextExtracts"),
         (Reply("slow down", 429, {"Retry-After": "7"}), TransientSearchError, CONTACT_ENV),

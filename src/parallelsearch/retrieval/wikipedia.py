@@ -18,7 +18,7 @@ from typing import Any
 from parallelsearch.errors import SearchError, TransientSearchError, UsageError, stopped
 from parallelsearch.http import CONTACT_ENV, Response
 from parallelsearch.retrieval.base import Passage, Result
-from parallelsearch.retrieval.web import WebRetriever, text_of, url_of
+from parallelsearch.retrieval.web import WebRetriever, shortened, text_of, url_of
 from parallelsearch.untrusted import whole
 
 MAX_AT_ONCE = 4
@@ -26,9 +26,11 @@ MAX_AT_ONCE = 4
 _MAX_PAGES = 20
 """So many introductions one answer may hold."""
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z]{2,10}){0,2}|simple")
-_OPERATOR = re.compile(r"[\"*?~\\/:()\[\]{}<>|^=!]|(?<!\w)-|\b(?:AND|OR|NOT)\b")
+_SIGN = re.compile(r"[*?~\\:\[\]{}<>|^=]|(?<!\w)[-!/]|/(?!\w)|(?<![א-ת])\"|\"(?![א-ת])")
+"""What it takes for none stays, since the engine compares the whole query with titles: AC/DC, Yahoo!, Emma (novel), צה\"ל."""
+_OPERATORS = frozenset({"AND", "OR", "NOT", "&&"})
 _PASSING = re.compile(
-    r"ratelimited|maxlag|readonly|internal_api_error|search-error|cirrussearch-(?:too-busy|backend|parse)|timeout"
+    r"ratelimited|maxlag|readonly|internal_api_error|search-error|cirrussearch-(?:too-busy|backend)|timeout"
 )
 """Codes of errors that another try may not meet."""
 _SHORT = 3
@@ -48,10 +50,11 @@ class WikipediaRetriever(WebRetriever):
         super().__init__(_api_of(wiki), timeout_s=timeout_s, max_concurrency=MAX_AT_ONCE)
 
     async def _search(self, query: str, k: int) -> Result:
-        words = _OPERATOR.sub(" ", query).split()
+        words = [word for word in _SIGN.sub(" ", query).split() if word.strip("()") not in _OPERATORS]
         found = await super()._search(" ".join(words), k)
-        if found == [] and len(names := _names(words)) > 1:
-            return await super()._search(" OR ".join(names), k)
+        either = shortened(" OR ".join(_names(words)), self.max_query_chars).removesuffix(" OR")
+        if found == [] and either and either != " ".join(words):
+            return await super()._search(either, k)
         return found
 
     async def _ask(self, query: str, k: int) -> Response:
@@ -119,7 +122,7 @@ def _place(page: dict[str, Any]) -> tuple[bool, int]:
 
 def _names(words: Sequence[str]) -> list[str]:
     """The words that pages are called by: those with a capital or of digits; where there are none, the longer ones."""
-    bare = [word.strip(".,;'`’") for word in words]
+    bare = [word.strip(".,;'`’()!") for word in words]
     is_name = [word != word.lower() or word.isdigit() for word in bare]
     if len(words) > 1:
         is_name[0] = is_name[1]  # a name of two words, or how a question begins
