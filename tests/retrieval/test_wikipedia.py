@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 from search_fault_server import FaultServer, Reply, Request
 
-from parallelsearch import Agent
+from parallelsearch import Agent, __version__
 from parallelsearch.addresses import open_retriever
 from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError
 from parallelsearch.http import CONTACT_ENV
@@ -198,17 +198,38 @@ async def test_an_odd_answer_is_an_empty_list(answer: dict[str, object]):
         assert await search(wiki, "Claude Monet") == [[]]
 
 
-async def test_who_asks_is_said_where_it_is_known(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("contact", "told"),
+    [
+        ("jo@example.org\r\nX-Evil: (1)", " (jo@example.org X-Evil: %281%29)"),
+        (
+            " https://de.wikipedia.org/wiki/Benutzer:Jörg_(Bot) ",
+            " (https://de.wikipedia.org/wiki/Benutzer:J%C3%B6rg_%28Bot%29)",
+        ),
+        ("J\udcff\x1b\\", " (J%FF%1B%5C)"),
+        (" \n ", ""),
+    ],
+)
+async def test_who_asks_is_said_to_the_wiki_in_what_a_header_may_hold(
+    contact: str, told: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(CONTACT_ENV, contact)
     async with Wiki(Reply("no", 403)) as wiki:
-        monkeypatch.setenv(CONTACT_ENV, "jo@example.org\r\nX-Evil: (1)")
         (error,) = await search(wiki, "Monet")
-        monkeypatch.setenv(CONTACT_ENV, "  ")
-        await search(wiki, "Monet")
-        told, untold = (request.headers["user-agent"] for request in wiki.requests)
-        assert "x-evil" not in wiki.requests[0].headers
-    assert CONTACT_ENV not in str(error)
-    assert re.fullmatch(r"parallelsearch/\S+ \(jo@example\.orgX-Evil: 1\)", told)
-    assert re.fullmatch(r"parallelsearch/\S+", untold)
+        headers = wiki.requests[0].headers
+    assert headers["user-agent"] == f"parallelsearch/{__version__}{told}"
+    assert "x-evil" not in headers
+    assert (CONTACT_ENV in str(error)) is (not told)
+
+
+async def test_who_asks_is_said_to_no_other_search(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(CONTACT_ENV, "jo@example.org")
+    async with FaultServer() as server:
+        for address in (f"{server.base_url}/retrieve", f"searxng:{server.base_url}"):
+            other = open_retriever(address)
+            await other.search_many(["Monet"], 1)
+            await other.aclose()
+        assert {request.headers["user-agent"] for request in server.requests} == {f"parallelsearch/{__version__}"}
 
 
 def test_which_wiki():
@@ -224,6 +245,11 @@ def test_which_wiki():
         ("wikipedia:German", "'wikipedia:German' names no wiki: write wikipedia:"),
         ("wikipedia:de.evil.org/", "names no wiki"),
         ("wikipedia:ftp://x/", "needs an address such as"),
+        (
+            "wikipedia:https://jo:pw@de.wikipedia.org",
+            "'https://de.wikipedia.org' is not the address of a wiki's API, which",
+        ),
+        ("wikipedia:https://de.wikipedia.org/wiki/Monet", "ends in api.php: wikipedia:https://"),
         ("wikipedia?lang=de:", "has no option 'lang'"),
         ("wikipeda:", "Did you mean 'wikipedia'?"),
     ):

@@ -10,13 +10,13 @@ The wikis of Wikimedia ask their callers to come one after the other and to say 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from parallelsearch.errors import SearchError, TransientSearchError, UsageError, stopped
-from parallelsearch.http import CONTACT_ENV, Response
+from parallelsearch.http import CONTACT_ENV, Response, checked_url, told_contact, without_secrets
 from parallelsearch.retrieval.base import Passage, Result
 from parallelsearch.retrieval.web import WebRetriever, shortened, text_of, url_of
 from parallelsearch.untrusted import whole
@@ -49,6 +49,9 @@ class WikipediaRetriever(WebRetriever):
     def __init__(self, wiki: str = "", *, timeout_s: float = 15.0) -> None:
         super().__init__(_api_of(wiki), timeout_s=timeout_s, max_concurrency=MAX_AT_ONCE)
 
+    def _key_headers(self, key: str) -> dict[str, str]:
+        return told_contact()
+
     async def _search(self, query: str, k: int) -> Result:
         words = [word for word in _SIGN.sub(" ", query).split() if word.strip("()") not in _OPERATORS]
         found = await super()._search(" ".join(words), k)
@@ -77,8 +80,8 @@ class WikipediaRetriever(WebRetriever):
         return await self._get("", asked)
 
     def _explained(self, error: Exception, status: int) -> SearchError:
-        if status in (403, 429) and not os.environ.get(CONTACT_ENV, "").strip():
-            told = f"{stopped(error)} Wikimedia wants to know who asks: set {CONTACT_ENV} to an address of yours"
+        if status in (403, 429) and not told_contact():
+            told = f"{stopped(error)} Wikis may want to know who asks: set {CONTACT_ENV} to an address of yours"
             if isinstance(error, TransientSearchError):
                 return TransientSearchError(told, retry_after_s=error.retry_after_s)
             return SearchError(told)
@@ -103,7 +106,13 @@ class WikipediaRetriever(WebRetriever):
 def _api_of(wiki: str) -> str:
     wiki = wiki.strip()
     if "://" in wiki:
-        return wiki
+        url = checked_url(wiki, "wikipedia")
+        if not urlsplit(url).path.endswith(".php"):
+            raise UsageError(
+                f"'{without_secrets(url)}' is not the address of a wiki's API, which ends in api.php: "
+                "wikipedia:https://wiki.example.org/w/api.php"
+            )
+        return url
     language = wiki.lower() or "en"
     if not _LANGUAGE.fullmatch(language):
         raise UsageError(
