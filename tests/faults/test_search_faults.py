@@ -81,7 +81,7 @@ CLIENTS: dict[str, tuple[Callable[[str, float], Retriever], Body]] = {
         lambda items: {"results": items},
     ),
     "wikipedia": (
-        lambda url, timeout_s: WikipediaRetriever(url, timeout_s=timeout_s),
+        lambda url, timeout_s: WikipediaRetriever(f"{url}/w/api.php", timeout_s=timeout_s),
         lambda items: {"query": {"pages": list(map(_fields(url="fullurl", text="extract"), items))}},
     ),
     "searxng": (

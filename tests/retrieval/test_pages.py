@@ -22,8 +22,8 @@ from small_pdf import pdf
 
 from parallelsearch.addresses import open_retriever, open_search, with_whole_path
 from parallelsearch.errors import UsageError
+from parallelsearch.http import CONTACT_ENV, is_public
 from parallelsearch.http import client as http_client
-from parallelsearch.http import is_public
 from parallelsearch.observation import ObservationWriter
 from parallelsearch.retrieval import page_reading, pages
 from parallelsearch.retrieval.base import DegradedHits, Hit, KeptHits, Passage, Result, Retriever, is_fresh
@@ -450,6 +450,24 @@ async def test_no_private_address_is_opened_unless_told_to(caplog: pytest.LogCap
         [[hit]] = await ask(web.address("private=1"), "lighthouse")
         assert "1863" in hit.text
     assert "only public addresses are opened" in message
+
+
+@pytest.mark.usefixtures("loopback_is_public")
+async def test_who_asks_is_told_to_wikimedia_and_to_nobody_else(
+    names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CONTACT_ENV, "jo@example.org")
+    hosts = ["127.0.0.1", "en.wikipedia.org", "notwikipedia.org", "wikipedia.org.example", "commons.wikimedia.org"]
+    names.update({host: ["127.0.0.1"] for host in hosts})
+    async with Web({f"/{number}": Reply(LONG, headers=HTML) for number in range(5)}) as web:
+        web.found["/0"] = Reply("", 302, {"Location": f"http://de.wikipedia.org:{web.port}/1"})
+        names["de.wikipedia.org"] = ["127.0.0.1"]
+        web.finds = lambda _: [f"http://{host}:{web.port}/{number}" for number, host in enumerate(hosts)]
+        await ask(web.address("timeout_s=60"), "lighthouse", k=5)
+        told = {request.headers["host"].partition(":")[0]: request.headers["user-agent"] for request in web.requests}
+    assert told.keys() == {*hosts, "de.wikipedia.org"}
+    wikimedia = {"en.wikipedia.org", "de.wikipedia.org", "commons.wikimedia.org"}
+    assert {host for host, agent in told.items() if "jo@example.org" in agent} == wikimedia
 
 
 @pytest.mark.usefixtures("loopback_is_public")

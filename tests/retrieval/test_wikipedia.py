@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 from search_fault_server import FaultServer, Reply, Request
 
-from parallelsearch import Agent
+from parallelsearch import Agent, __version__
 from parallelsearch.addresses import open_retriever
 from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError
 from parallelsearch.http import CONTACT_ENV
@@ -117,6 +117,9 @@ async def test_where_no_page_has_every_word_its_names_are_asked_for():
         ("Jean-Paul Sartre OR NOT (AND)", "Jean-Paul Sartre"),
         ("Star Wars: A New Hope?", "Star Wars A New Hope"),
         ("C++ and C#", "C++ and C#"),
+        ("AC/DC !Yahoo! / P!nk -Emma (novel) (-x)", "AC/DC Yahoo! P!nk Emma (novel) ( x)"),
+        ("OR-7 wolf AND pack && Oregon", "OR-7 wolf pack Oregon"),
+        ('"צה"ל" הוקם "מתי"', 'צה"ל הוקם מתי'),
         ("word " * 200, " ".join(["word"] * 60)),
     ],
 )
@@ -124,6 +127,21 @@ async def test_a_query_is_words_and_no_operators(written: str, asked: str):
     async with Wiki(Reply({"batchcomplete": True})) as wiki:
         await search(wiki, written)
         assert wiki.asked()[0]["gsrsearch"] == asked
+
+
+@pytest.mark.parametrize(
+    ("written", "asked"),
+    [
+        ("in which year was Pissarro really zzqq", "Pissarro"),
+        ("zzqq", None),
+        ("when was Yahoo! sued (by Google) zzqq", "Yahoo OR Google"),
+        (" ".join(f"Name{n:03}" for n in range(60)), " OR ".join(f"Name{n:03}" for n in range(27))),
+    ],
+)
+async def test_what_is_asked_second(written: str, asked: str | None):
+    async with Wiki(Reply({"batchcomplete": True})) as wiki:
+        await search(wiki, written)
+        assert [one["gsrsearch"] for one in wiki.asked()][1:] == ([] if asked is None else [asked])
 
 
 async def test_few_requests_run_at_a_time():
@@ -143,6 +161,7 @@ async def test_few_requests_run_at_a_time():
         ),
         (Reply({"error": {"code": "maxlag", "info": "Waiting"}}), TransientSearchError, "maxlag"),
         (Reply({"error": {"code": "badvalue", "info": "No"}}), SearchError, "No (badvalue)"),
+        (Reply({"error": {"code": "cirrussearch-parse-error", "info": "Simpler"}}), SearchError, "Simpler"),
         (Reply({"error": {}}), SearchError, "None"),
         (Reply({"query": {"pages": [{"title": "A", "index": 1}]}}), SearchError, "TextExtracts"),
         (Reply("slow down", 429, {"Retry-After": "7"}), TransientSearchError, CONTACT_ENV),
@@ -179,17 +198,38 @@ async def test_an_odd_answer_is_an_empty_list(answer: dict[str, object]):
         assert await search(wiki, "Claude Monet") == [[]]
 
 
-async def test_who_asks_is_said_where_it_is_known(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("contact", "told"),
+    [
+        ("jo@example.org\r\nX-Evil: (1)", " (jo@example.org X-Evil: %281%29)"),
+        (
+            " https://de.wikipedia.org/wiki/Benutzer:Jörg_(Bot) ",
+            " (https://de.wikipedia.org/wiki/Benutzer:J%C3%B6rg_%28Bot%29)",
+        ),
+        ("J\udcff\x1b\\", " (J%FF%1B%5C)"),
+        (" \n ", ""),
+    ],
+)
+async def test_who_asks_is_said_to_the_wiki_in_what_a_header_may_hold(
+    contact: str, told: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(CONTACT_ENV, contact)
     async with Wiki(Reply("no", 403)) as wiki:
-        monkeypatch.setenv(CONTACT_ENV, "jo@example.org\r\nX-Evil: (1)")
         (error,) = await search(wiki, "Monet")
-        monkeypatch.setenv(CONTACT_ENV, "  ")
-        await search(wiki, "Monet")
-        told, untold = (request.headers["user-agent"] for request in wiki.requests)
-        assert "x-evil" not in wiki.requests[0].headers
-    assert CONTACT_ENV not in str(error)
-    assert re.fullmatch(r"parallelsearch/\S+ \(jo@example\.orgX-Evil: 1\)", told)
-    assert re.fullmatch(r"parallelsearch/\S+", untold)
+        headers = wiki.requests[0].headers
+    assert headers["user-agent"] == f"parallelsearch/{__version__}{told}"
+    assert "x-evil" not in headers
+    assert (CONTACT_ENV in str(error)) is (not told)
+
+
+async def test_who_asks_is_said_to_no_other_search(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(CONTACT_ENV, "jo@example.org")
+    async with FaultServer() as server:
+        for address in (f"{server.base_url}/retrieve", f"searxng:{server.base_url}"):
+            other = open_retriever(address)
+            await other.search_many(["Monet"], 1)
+            await other.aclose()
+        assert {request.headers["user-agent"] for request in server.requests} == {f"parallelsearch/{__version__}"}
 
 
 def test_which_wiki():
@@ -205,6 +245,11 @@ def test_which_wiki():
         ("wikipedia:German", "'wikipedia:German' names no wiki: write wikipedia:"),
         ("wikipedia:de.evil.org/", "names no wiki"),
         ("wikipedia:ftp://x/", "needs an address such as"),
+        (
+            "wikipedia:https://jo:pw@de.wikipedia.org",
+            "'https://de.wikipedia.org' is not the address of a wiki's API, which",
+        ),
+        ("wikipedia:https://de.wikipedia.org/wiki/Monet", "ends in api.php: wikipedia:https://"),
         ("wikipedia?lang=de:", "has no option 'lang'"),
         ("wikipeda:", "Did you mean 'wikipedia'?"),
     ):

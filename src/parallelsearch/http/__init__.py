@@ -1,7 +1,16 @@
 """HTTP as the whole package does it: one pooled client, one way to repeat, one way to show an address."""
 
 from parallelsearch.http.address import checked_url, is_loopback, is_public, without_login, without_secrets
-from parallelsearch.http.client import CONTACT_ENV, MAX_BODY_BYTES, HttpClient, Response, Stream, error_detail, get_now
+from parallelsearch.http.client import (
+    CONTACT_ENV,
+    MAX_BODY_BYTES,
+    HttpClient,
+    Response,
+    Stream,
+    error_detail,
+    get_now,
+    told_contact,
+)
 from parallelsearch.http.private import without_asked
 from parallelsearch.http.retry import retry_after_s, retrying
 
@@ -18,6 +27,7 @@ __all__ = [
     "is_public",
     "retry_after_s",
     "retrying",
+    "told_contact",
     "without_asked",
     "without_login",
     "without_secrets",

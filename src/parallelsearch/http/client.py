@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from parallelsearch import __version__
 from parallelsearch.errors import ParallelSearchError, TransientError
@@ -52,7 +52,10 @@ _MARKUP = re.compile(
 )
 """What of a page is no text. A style that goes on beyond what is read of the page is none either."""
 CONTACT_ENV = "PARALLELSEARCH_CONTACT"
-"""The variable with an address of whoever runs this, for services that want to know (Wikimedia's do)."""
+"""The variable with an address of whoever runs this. It is sent where a caller says so, and nowhere else."""
+_AGENT = f"parallelsearch/{__version__}"
+_SAID = "".join(chr(code) for code in range(32, 127) if chr(code) not in "()\\")
+"""What a comment in `User-Agent` holds as it is; all else stands there as in an address: ö is %C3%B6."""
 _LARGE_BODY = 1 << 20  # aiohttp wants more than this as a file
 # uvicorn, and so vLLM, closes what was idle for 5 s: we let go first, so that no request meets a closing connection.
 _KEEPALIVE_S = 4.0
@@ -108,11 +111,10 @@ def error_detail(response: Response) -> str:
     return text if len(text) <= _MAX_DETAIL else text[: _MAX_DETAIL - 3] + "..."
 
 
-def _contact() -> str:
-    said = "".join(
-        one for one in os.environ.get(CONTACT_ENV, "") if one.isascii() and one.isprintable() and one not in "()"
-    )
-    return f" ({said.strip()[:200]})" if said.strip() else ""
+def told_contact() -> dict[str, str]:
+    """The header that tells a service who asks; nothing where the variable is not set."""
+    said = " ".join(os.environ.get(CONTACT_ENV, "").split())
+    return {"User-Agent": f"{_AGENT} ({quote(said, _SAID, errors='surrogateescape')[:200]})"} if said else {}
 
 
 # ---- the client ------------------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ class HttpClient:
         self._permanent, self._transient, self._late = permanent, transient, late or permanent
         # Given with each request and not to aiohttp's session, which would show them to a proxy, keys and all.
         self._headers = {
-            "User-Agent": f"parallelsearch/{__version__}{_contact()}",
+            "User-Agent": _AGENT,
             "Accept": "*/*",
             "Accept-Encoding": "gzip, deflate",
             **(headers or {}),

@@ -16,6 +16,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from urllib.parse import urldefrag, urljoin, urlsplit
 
 from parallelsearch.errors import DataError, SearchError, SearchTimeoutError, TransientSearchError
-from parallelsearch.http import HttpClient, Stream, without_secrets
+from parallelsearch.http import HttpClient, Stream, told_contact, without_secrets
 from parallelsearch.retrieval.documents import (
     MAX_TITLE_CHARS,
     Document,
@@ -45,6 +46,10 @@ NUM_LOOKUPS = 8
 """Names of hosts that are looked up at the same time: one that answers never takes a thread for half a minute."""
 _MAX_URL_CHARS = 4_000
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_WIKIMEDIA = re.compile(
+    r"(?:.+\.)?(?:wiki(?:pedia|media|data|books|news|quote|source|versity|voyage)|wiktionary|mediawiki)\.org"
+)
+"""Hosts that want to know who asks."""
 _PDF = "application/pdf"
 _READERS: dict[str, Callable[[str], Document]] = {
     "text/html": html_document,
@@ -106,7 +111,9 @@ async def fetch(client: HttpClient, url: str) -> _Source:
     """What the server of a page sends, after its redirects. How long that may take is the caller's business."""
     for _ in range(MAX_REDIRECTS + 1):
         try:
-            async with client.stream("GET", page_address(url)) as answer:
+            whole_page = page_address(url)
+            told = told_contact() if _WIKIMEDIA.fullmatch(urlsplit(whole_page).hostname or "") else None
+            async with client.stream("GET", whole_page, headers=told) as answer:
                 if answer.status not in _REDIRECTS:
                     kind, charset = _kind_of(answer)
                     return _Source(kind, charset, (await answer.read()).content)

@@ -104,7 +104,7 @@ class WebRetriever(Retriever):
         return list(await asyncio.gather(*(self._search(query, k) for query in queries)))
 
     async def _search(self, query: str, k: int) -> Result:
-        query = _shortened(" ".join(query.split()[: self._room_for_words()]), self._room_for_chars())
+        query = shortened(" ".join(query.split()[: self._room_for_words()]), self._room_for_chars())
         if not query:
             return SearchError("the query is empty")
         try:
@@ -397,7 +397,7 @@ def _number(value: object) -> float:
     return finite(value) or 0.0
 
 
-def _shortened(query: str, max_chars: int) -> str:
+def shortened(query: str, max_chars: int) -> str:
     """The query, cut between words where the API takes no more."""
     if len(query) <= max_chars:
         return query

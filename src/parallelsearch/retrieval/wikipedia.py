@@ -10,15 +10,15 @@ The wikis of Wikimedia ask their callers to come one after the other and to say 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from parallelsearch.errors import SearchError, TransientSearchError, UsageError, stopped
-from parallelsearch.http import CONTACT_ENV, Response
+from parallelsearch.http import CONTACT_ENV, Response, checked_url, told_contact, without_secrets
 from parallelsearch.retrieval.base import Passage, Result
-from parallelsearch.retrieval.web import WebRetriever, text_of, url_of
+from parallelsearch.retrieval.web import WebRetriever, shortened, text_of, url_of
 from parallelsearch.untrusted import whole
 
 MAX_AT_ONCE = 4
@@ -26,9 +26,11 @@ MAX_AT_ONCE = 4
 _MAX_PAGES = 20
 """So many introductions one answer may hold."""
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z]{2,10}){0,2}|simple")
-_OPERATOR = re.compile(r"[\"*?~\\/:()\[\]{}<>|^=!]|(?<!\w)-|\b(?:AND|OR|NOT)\b")
+_SIGN = re.compile(r"[*?~\\:\[\]{}<>|^=]|(?<!\w)[-!/]|/(?!\w)|(?<![א-ת])\"|\"(?![א-ת])")
+"""What it takes for none stays, since the engine compares the whole query with titles: AC/DC, Yahoo!, Emma (novel), צה\"ל."""
+_OPERATORS = frozenset({"AND", "OR", "NOT", "&&"})
 _PASSING = re.compile(
-    r"ratelimited|maxlag|readonly|internal_api_error|search-error|cirrussearch-(?:too-busy|backend|parse)|timeout"
+    r"ratelimited|maxlag|readonly|internal_api_error|search-error|cirrussearch-(?:too-busy|backend)|timeout"
 )
 """Codes of errors that another try may not meet."""
 _SHORT = 3
@@ -47,11 +49,15 @@ class WikipediaRetriever(WebRetriever):
     def __init__(self, wiki: str = "", *, timeout_s: float = 15.0) -> None:
         super().__init__(_api_of(wiki), timeout_s=timeout_s, max_concurrency=MAX_AT_ONCE)
 
+    def _key_headers(self, key: str) -> dict[str, str]:
+        return told_contact()
+
     async def _search(self, query: str, k: int) -> Result:
-        words = _OPERATOR.sub(" ", query).split()
+        words = [word for word in _SIGN.sub(" ", query).split() if word.strip("()") not in _OPERATORS]
         found = await super()._search(" ".join(words), k)
-        if found == [] and len(names := _names(words)) > 1:
-            return await super()._search(" OR ".join(names), k)
+        either = shortened(" OR ".join(_names(words)), self.max_query_chars).removesuffix(" OR")
+        if found == [] and either and either != " ".join(words):
+            return await super()._search(either, k)
         return found
 
     async def _ask(self, query: str, k: int) -> Response:
@@ -74,8 +80,8 @@ class WikipediaRetriever(WebRetriever):
         return await self._get("", asked)
 
     def _explained(self, error: Exception, status: int) -> SearchError:
-        if status in (403, 429) and not os.environ.get(CONTACT_ENV, "").strip():
-            told = f"{stopped(error)} Wikimedia wants to know who asks: set {CONTACT_ENV} to an address of yours"
+        if status in (403, 429) and not told_contact():
+            told = f"{stopped(error)} Wikis may want to know who asks: set {CONTACT_ENV} to an address of yours"
             if isinstance(error, TransientSearchError):
                 return TransientSearchError(told, retry_after_s=error.retry_after_s)
             return SearchError(told)
@@ -100,7 +106,13 @@ class WikipediaRetriever(WebRetriever):
 def _api_of(wiki: str) -> str:
     wiki = wiki.strip()
     if "://" in wiki:
-        return wiki
+        url = checked_url(wiki, "wikipedia")
+        if not urlsplit(url).path.endswith(".php"):
+            raise UsageError(
+                f"'{without_secrets(url)}' is not the address of a wiki's API, which ends in api.php: "
+                "wikipedia:https://wiki.example.org/w/api.php"
+            )
+        return url
     language = wiki.lower() or "en"
     if not _LANGUAGE.fullmatch(language):
         raise UsageError(
@@ -119,7 +131,7 @@ def _place(page: dict[str, Any]) -> tuple[bool, int]:
 
 def _names(words: Sequence[str]) -> list[str]:
     """The words that pages are called by: those with a capital or of digits; where there are none, the longer ones."""
-    bare = [word.strip(".,;'`’") for word in words]
+    bare = [word.strip(".,;'`’()!") for word in words]
     is_name = [word != word.lower() or word.isdigit() for word in bare]
     if len(words) > 1:
         is_name[0] = is_name[1]  # a name of two words, or how a question begins
