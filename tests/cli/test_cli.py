@@ -253,13 +253,13 @@ def test_index_names_the_bad_line_unless_told_to_skip(tmp_path, here):
 
 def test_index_says_what_of_a_folder_was_not_read(tmp_path, here):
     (tmp_path / "docs").mkdir()
-    for name, text in {"a.md": "# A\nb", "b.md": "", "c.docx": "c", "d.DOCX": "d", "e": "e", ".hidden": "f"}.items():
+    for name, text in {"a.md": "# A\nb", "b.md": "", "c.odt": "c", "d.ODT": "d", "e": "e", ".hidden": "f"}.items():
         (tmp_path / "docs" / name).write_text(text)
     for more in ([], ["--overwrite"]):  # an index of the same folder is no file that was not read
         built = here("index", "docs", "--out", "docs/index", *more, cwd=tmp_path)
         assert built.returncode == 0, built.stderr
         assert "1 record was skipped:\n  docs/b.md: is empty" in built.stderr
-        assert "3 files of other kinds were not read: .docx 2, no ending 1\n" in built.stderr
+        assert "3 files of other kinds were not read: .odt 2, no ending 1\n" in built.stderr
 
 
 @pytest.mark.parametrize(

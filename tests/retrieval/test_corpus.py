@@ -158,7 +158,7 @@ def test_a_folder_of_text_files(tmp_path: Path):
     write(tmp_path / "sub" / "b.md", "intro\n\n## The Title ##\n" + "word " * 150)
     write(tmp_path / "a.txt", "# no heading in plain text")
     write(tmp_path / "empty.md", " \n")
-    write(tmp_path / "c.docx", "not a format of ours")
+    write(tmp_path / "c.odt", "not a format of ours")
     found = list(read_corpus(tmp_path))
     assert [p.id for p in found] == ["a.txt#0", "sub/b.md#0", "sub/b.md#1"]
     assert [p.title for p in found] == ["a", "The Title", "The Title"]
@@ -171,7 +171,7 @@ def test_a_folder_of_text_files(tmp_path: Path):
     assert len(list(read_corpus(tmp_path, on_bad=report.skip))) == 3
     assert report.num_skipped == 2
     assert any(problem.endswith("empty.md: is empty: it holds no text") for problem in report.problems)
-    assert other_kinds(tmp_path, tmp_path / "index") == {".docx": 1}
+    assert other_kinds(tmp_path, tmp_path / "index") == {".odt": 1}
     (tmp_path / "none").mkdir()
     with pytest.raises(UsageError, match=r"holds no \.txt \.md .* files"):
         list(read_corpus(tmp_path / "none"))
@@ -542,7 +542,7 @@ def test_half_a_surrogate_pair_becomes_text():
 def test_missing_files_and_unknown_formats_are_usage_errors(tmp_path: Path):
     with pytest.raises(UsageError, match="there is no file"):
         read_corpus(tmp_path / "none.jsonl")
-    for name in ("a.docx", "a", "a.parquet.gz", "a.gz"):
+    for name in ("a.odt", "a", "a.parquet.gz", "a.gz"):
         with pytest.raises(UsageError, match="cannot tell the format"):
             read_corpus(write(tmp_path / name, ""))
     with pytest.raises(UsageError, match="is a folder"):
@@ -593,9 +593,9 @@ def test_several_corpora_are_one_and_ids_made_here_begin_with_their_names(tmp_pa
     ]
     assert (found[2].title, found[2].metadata) == ("Of notes", {"source": "notes/a.md"})
     assert list(passages_of(held[-1:])) == list(read_corpus(held[-1])) == PASSAGES
-    write(tmp_path / "docs" / "b.docx", "x")
-    write(tmp_path / "notes" / "b.docx", "x")
-    assert other_kinds(held, tmp_path / "index") == {".docx": 2}
+    write(tmp_path / "docs" / "b.odt", "x")
+    write(tmp_path / "notes" / "b.odt", "x")
+    assert other_kinds(held, tmp_path / "index") == {".odt": 2}
 
 
 def test_the_same_id_in_two_corpora_is_a_bad_record(tmp_path: Path):

@@ -32,7 +32,7 @@ _FEATURES = (
     ("run a model with torch (hf:)", ("torch", "transformers", "peft", "safetensors"), "local"),
     ("read GGUF weights (hf:smollm2-135m)", ("torch", "transformers", "gguf"), "local"),
     ("encoders on this machine (dense, hybrid)", ("torch", "transformers", "faiss"), "dense"),
-    ("Parquet and PDF files", ("pyarrow", "pypdf"), "files"),
+    ("Parquet, PDF, Word and PowerPoint files", ("pyarrow", "pypdf", "docx", "pptx"), "files"),
     ("serve search", ("starlette", "uvicorn", "prometheus_client"), "serve"),
     ("MCP tools", ("mcp",), "mcp"),
     ("Milvus", ("pymilvus",), "milvus"),

@@ -1,8 +1,8 @@
-"""Files that people write, as title and text: plain text, Markdown, reStructuredText, HTML and PDF.
+"""Files that people write, as title and text: plain text, Markdown, reStructuredText and HTML, and those of `office`.
 
 The title is what the file itself calls its first heading, and the file's name only where it has none. Every reader takes
-time in proportion to the file, whatever is in it, and a file or its text has at most 32 MiB. PDF is read by pypdf (extra
-`files`). Nothing is run, fetched or rendered: a page that is a picture has no text, and its file is a bad one.
+time in proportion to the file, whatever is in it, and a file or its text has at most 32 MiB. Nothing is run, fetched or
+rendered.
 """
 
 from __future__ import annotations
@@ -11,22 +11,20 @@ import codecs
 import html
 import io
 import itertools
-import logging
 import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from parallelsearch.errors import DataError, require
+from parallelsearch.errors import DataError
 from parallelsearch.files import MAX_LINE_BYTES, decoded, open_bytes
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.metadata import Metadata, bounded
+from parallelsearch.retrieval.office import pdf_document, slides_document, word_document
 from parallelsearch.untrusted import whole
 
-MAX_PAGES = 5_000
 MAX_TITLE_CHARS = 300
 Document = tuple[str, str]
 """Title, which may be empty, and text."""
@@ -355,56 +353,6 @@ def _html_source(data: bytes, path: Path) -> str | DataError:
     return data.decode(charset[1].decode("ascii"), "replace")
 
 
-# ---- PDF -------------------------------------------------------------------------------------------------------------
-
-_NO_TITLE = re.compile(r"(?i)untitled|microsoft word|microsoft powerpoint|\.(?:docx?|pptx?|tex|dvi|indd|qxd|pdf)$")
-"""What programs write into the field where a person wrote nothing."""
-
-
-def pdf_document(
-    data: bytes, name: str, is_enough: Callable[[int], bool] = lambda _: False
-) -> tuple[str, str, tuple[int, ...]]:
-    """Title, text, and where in it each page begins. `name` is for messages; no page is read after `is_enough` says so of the
-    number of characters before it."""
-    pypdf = require("pypdf", "files")
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # a damaged file is named once, by us
-    try:
-        reader = pypdf.PdfReader(io.BytesIO(data))
-        if reader.is_encrypted and not reader.decrypt(""):
-            raise DataError(name, None, "needs a password; save it without one")
-        if (num_pages := len(reader.pages)) > MAX_PAGES:
-            raise DataError(name, None, f"the file has {num_pages} pages, and the limit is {MAX_PAGES}; split it")
-        texts: list[str] = []
-        left = MAX_LINE_BYTES
-        for page in reader.pages:
-            if texts and is_enough(MAX_LINE_BYTES - left):
-                break
-            texts.append(page.extract_text())
-            left -= len(texts[-1])
-            if left < 0:
-                raise DataError(name, None, f"has over {MAX_LINE_BYTES >> 20} Mi characters of text; split it")
-        written = _pdf_title(reader.metadata)
-    except DataError:
-        raise
-    except Exception as error:  # what a damaged file makes a parser raise cannot be listed
-        problem = f"is not a PDF that can be read ({type(error).__name__}: {str(error)[:100]})"
-        raise DataError(name, None, problem) from error
-    pages = [whole(text).replace("\x00", "").strip() for text in texts]
-    text = "\n\n".join(pages).lstrip()
-    first = len(text) - sum(len(page) + 2 for page in pages) + 2  # pages before the text are empty
-    starts = tuple(itertools.accumulate((len(page) + 2 for page in pages[:-1]), initial=first))
-    text = text.rstrip()
-    if not text:
-        raise DataError(name, None, "holds no text, only pictures of it; run it through text recognition first")
-    return written or " ".join(text.split("\n", 1)[0].split()), text, starts
-
-
-def _pdf_title(metadata: Any) -> str:
-    title = metadata.title if metadata is not None else None
-    words = " ".join(whole(title).replace("\x00", "").split()) if isinstance(title, str) else ""
-    return "" if _NO_TITLE.search(words) else words
-
-
 # ---- any of them -----------------------------------------------------------------------------------------------------
 
 _TEXTS: dict[str, Callable[[str], Document]] = {
@@ -415,7 +363,8 @@ _TEXTS: dict[str, Callable[[str], Document]] = {
     ".html": html_document,
     ".htm": html_document,
 }
-DOCUMENTS = (*_TEXTS, ".pdf")
+_OFFICE = {".pdf": pdf_document, ".docx": word_document, ".pptx": slides_document}
+DOCUMENTS = (*_TEXTS, *_OFFICE)
 """What the name of a document may end in."""
 
 
@@ -430,8 +379,8 @@ def read_document(path: Path, name: str) -> Passage | None:
         raise DataError(str(path), None, f"the file has over {MAX_LINE_BYTES >> 20} MiB, the limit of a document")
     if not data.strip():
         return None
-    if kind == ".pdf":
-        title, text, page_starts = pdf_document(data, str(path))
+    if kind in _OFFICE:
+        title, text, page_starts = _OFFICE[kind](data, str(path))
     else:
         data = data.removeprefix(b"\xef\xbb\xbf")
         source = _html_source(data, path) if _TEXTS[kind] is html_document else decoded(data, path, None)

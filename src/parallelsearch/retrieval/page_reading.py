@@ -30,10 +30,10 @@ from parallelsearch.retrieval.documents import (
     Document,
     PagedPassage,
     html_document,
-    pdf_document,
     plain,
     served_text,
 )
+from parallelsearch.retrieval.office import pdf_document
 
 MAX_PAGE_BYTES = 5 * 1024 * 1024
 """Of a page as it arrives, and as it is unpacked."""
