@@ -23,7 +23,7 @@ does not use it would be contradicted by a lesson that does. Nothing here reads 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from parallelsearch.trajectory import Question
 
@@ -45,7 +45,6 @@ Form = Literal[
 """The first, last, most and fewest want one name; `how_many_of` a number, `which_of` the names that fit; `all_of` and
 `none_of` yes or no; `compared` yes or no as well, about two parts: whether the first stands to the second as the `target`
 says ("before", "after", "more" or "less"); the rest the value of every part."""
-FORMS: tuple[Form, ...] = get_args(Form)
 
 
 @dataclass(frozen=True, slots=True)
