@@ -153,15 +153,7 @@ def build_milvus(
     finally:
         client.close()
     tell(report.num_passages, report.num_passages)
-    return BuildReport(
-        report.num_passages,
-        report.num_skipped,
-        tuple(report.problems),
-        time.monotonic() - start,
-        0,
-        report.mean_words,
-        dict(report.reasons),
-    )
+    return BuildReport.of(report, report.num_passages, time.monotonic() - start, 0)
 
 
 def _load(
