@@ -25,7 +25,7 @@ from parallelsearch.coldstart.english.from_pages.fact_words import (
 )
 from parallelsearch.coldstart.english.from_pages.templates import Templates
 from parallelsearch.coldstart.english.from_pages.told import KINDS, OCCUPATIONS, Thing
-from parallelsearch.coldstart.english.from_pages.wordings import Said, a_or_an, event, listed, more_of, said_of
+from parallelsearch.coldstart.english.from_pages.wordings import COUNTS, Said, a_or_an, event, listed, more_of, said_of
 from parallelsearch.coldstart.english.lessons.two_rounds import CRAFTS
 from parallelsearch.coldstart.english.wide import Wide
 
@@ -43,7 +43,6 @@ MAX_DESCRIBED = 6
 MAX_RUN = 5
 """So many names at most are asked for in turn, have a clause each, have a word each, or stand without a comma."""
 
-_NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight"}
 _SLIPS = {
     "which": ("wich", "whcih"),
     "what": ("waht", "wat"),
@@ -241,7 +240,7 @@ class _Slots(dict[str, str]):
             "b": lambda: names[1].rstrip(","),
             "x": lambda: names[0],
             "own_one": lambda: possessive(names[0]),
-            "n": lambda: _NUMBERS[max(len(self.plain), len(self.facts)) if len(self.plain) == 1 else len(self.plain)],
+            "n": lambda: COUNTS[max(len(self.plain), len(self.facts)) if len(self.plain) == 1 else len(self.plain)],
             "things": lambda: self.asked.things_word,
             "the_things": lambda: (
                 "" if self.asked.things_word in ("people", "things") else f"the {self.asked.things_word} "

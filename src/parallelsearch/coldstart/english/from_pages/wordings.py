@@ -224,7 +224,7 @@ CLAUSES = {
     "performer": "who recorded {x}",
 }
 """One fact asked for in a clause of its own, for several questions in one."""
-_COUNTS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight"}
+COUNTS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight"}
 _POLITE = (
     "Please tell me: {q}",
     "I'd like to know: {q}",
@@ -385,7 +385,7 @@ def fill(wording: str, names: Sequence[str], rng: random.Random, said: Said | No
         "larger": "larger" if is_pair else "largest",
         "smaller": "smaller" if is_pair else "smallest",
         "versus": " vs ".join(names),
-        "count": _COUNTS.get(len(names), str(len(names))),
+        "count": COUNTS.get(len(names), str(len(names))),
         **words,
     }
     if said is not None:
@@ -413,7 +413,7 @@ def several_in_one(clauses: Sequence[str], rng: random.Random) -> str:
     """Questions that have nothing to do with each other, in one."""
     first, *others = clauses
     capital = [f"{clause[0].upper()}{clause[1:]}" for clause in clauses]
-    count = _COUNTS[len(clauses)].capitalize()
+    count = COUNTS[len(clauses)].capitalize()
     ways = (
         f"{capital[0]}{''.join(f', {clause}' for clause in others[:-1])}, and {others[-1]}?",
         f"{count} questions: {' '.join(f'{clause}?' for clause in capital)}",
