@@ -197,7 +197,7 @@ class SlotDecoder:
             return self._feed_packed(rows, slots, begins, ends)
         width = max(len(row.ids) - row.num_cached for row in rows)
         is_fresh = all(row.num_cached == 0 for row in rows)
-        kv_length = min(_round_up(max(len(row.ids) for row in rows), 64), self.cache.length)
+        kv_length = min(round_up(max(len(row.ids) for row in rows), 64), self.cache.length)
         ids = [row.ids[row.num_cached :] + [0] * (width + row.num_cached - len(row.ids)) for row in rows]
         positions = begins[:, None] + torch.arange(width, device=self.device)
         positions = torch.where(positions < ends[:, None], positions, self.cache.bin)
@@ -387,5 +387,5 @@ class SlotDecoder:
         return graph
 
 
-def _round_up(value: int, step: int) -> int:
+def round_up(value: int, step: int) -> int:
     return -(-value // step) * step

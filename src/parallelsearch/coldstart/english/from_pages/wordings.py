@@ -360,6 +360,11 @@ def a_or_an(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
+def capital(text: str) -> str:
+    """Its first letter large, the others as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def listed(names: Sequence[str], word: str, rng: random.Random | None = None) -> str:
     """ "A, B and C"; with a comma before the last word every now and then where it is drawn."""
     if len(names) == 1:
@@ -400,7 +405,7 @@ def fill(wording: str, names: Sequence[str], rng: random.Random, said: Said | No
             "rest_one": said.rest_one,
         }
     text = wording.format(**values)
-    return text[0].upper() + text[1:]
+    return capital(text)
 
 
 def facts_listed(facts: Sequence[str], rng: random.Random) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from parallelsearch.coldstart.english.from_pages.told import (
     one_name,
 )
 from parallelsearch.coldstart.english.from_pages.worded import NO_KIND, step_of
-from parallelsearch.coldstart.english.from_pages.wordings import as_typed
+from parallelsearch.coldstart.english.from_pages.wordings import as_typed, capital
 from parallelsearch.coldstart.english.wide import FACTS, METADATA, Wide, answer_of, number_of
 from parallelsearch.trajectory import Question, QuestionPart
 
@@ -263,7 +263,7 @@ def text_of(wide: Wide, both: tuple[Thing, Thing], rng: random.Random) -> str:
     clauses = CLAUSES[wide.fact]
     is_asked = rng.random() < 0.6
     clause = rng.choice(clauses.asked if is_asked else clauses.stated).format(**words)
-    clause_at_start = clause[0].upper() + clause[1:]
+    clause_at_start = capital(clause)
     frame = rng.choice(ASKED if is_asked else STATED)
     text = frame.format(q=clause, Q=clause_at_start, s=clause, S=clause_at_start, **names)
     return as_typed(text, rng)
