@@ -68,7 +68,6 @@ class SlotDecoder:
         )
         self._fused_scores = fused_scores(config.vocab_size, self.device)
         self.use_graphs = self.device.type == "cuda" if use_graphs is None else use_graphs
-        self.max_window = max_window
 
         def column(value: float, dtype: torch.dtype) -> Tensor:
             return torch.full((max_slots,), value, dtype=dtype, device=self.device)

@@ -176,7 +176,7 @@ class _Maker:
             return self._several_questions(width)
         facts = (_MIXED if is_mixed else _PARALLEL)[form]
         fact = self.rng.choices(list(facts), list(facts.values()))[0]
-        group = self._works_with(fact) if is_mixed else self._group(fact, form)
+        group = self._works_with(fact) if is_mixed else self._group(fact)
         turn = self.num_asked[form, width, is_mixed]
         if form in ("first_of", "last_of", "most_of", "fewest_of"):
             return self._choice(form, fact, group, width, is_mixed)
@@ -190,7 +190,7 @@ class _Maker:
             return self._drafted(form, fact, None, drawn, None, is_mixed)
         return self._fitting(form, fact, group, width, _num_fitting(form, width, turn), is_mixed)
 
-    def _group(self, fact: str, form: Form) -> list[Thing]:
+    def _group(self, fact: str) -> list[Thing]:
         """Things of one kind that tell a fact, larger kinds more often; people are one kind, and sometimes one occupation."""
         kinds = {kind: group for kind, group in self.groups[fact].items() if len(group) >= self.min_of_a_kind}
         kinds = {kind: group for kind, group in kinds.items() if (kind == "person") == (fact in _PEOPLE)}
