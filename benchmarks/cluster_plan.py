@@ -42,8 +42,8 @@ class Model:
     sync_bytes_per_s: float = 35e9  # 400 Gbit/s at 70%
     switch_s: float = 3.0  # engine to sleep and awake again
 
-    def step_s(self, num_rows: int, num_tokens: float) -> float:
-        """One token for each of `num_rows` rows that have `num_tokens` of context together."""
+    def step_s(self, num_tokens: float) -> float:
+        """One token for each of the rows that have `num_tokens` of context together."""
         read = 2 * self.num_weights + num_tokens * self.kv_bytes_per_token
         return self.launch_s + read / self.memory_bytes_per_s
 
@@ -127,7 +127,7 @@ class Engine:
 
     def advance(self, now_s: float) -> None:
         if self.ends and now_s > self.at_s:
-            self.clock += (now_s - self.at_s) / self.model.step_s(len(self.ends), self.context)
+            self.clock += (now_s - self.at_s) / self.model.step_s(self.context)
         self.at_s = max(self.at_s, now_s)
 
     def join(self, row: int, num_new: int, num_turn: int, context: float) -> None:
@@ -149,7 +149,7 @@ class Engine:
 
     def next_end_s(self) -> float:
         left = max(0.0, self.ends[0][0] - self.clock)
-        return self.at_s + left * self.model.step_s(len(self.ends), self.context)
+        return self.at_s + left * self.model.step_s(self.context)
 
 
 def _script(rng: random.Random, habits: Habits) -> list[tuple[int, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from painters import PAGES
 
@@ -21,3 +23,12 @@ def search() -> Search:
 @pytest.fixture(scope="module")
 def encoder() -> TokenizerEncoder:
     return TokenizerEncoder(make_tokenizer(), max_context=8192)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a whole run has its data and its files, with a tokenizer that needs no weights."""
+    tokenizer = make_tokenizer()
+    monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
+    monkeypatch.setattr(TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
+    return tmp_path

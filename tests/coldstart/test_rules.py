@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import sys
@@ -11,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from painters import settings, turns
+from small_runs import recipe_in
 
 from parallelsearch.coldstart.lesson import Drop, Lesson, Seen
-from parallelsearch.coldstart.recipe import ColdStartRecipe
 from parallelsearch.coldstart.rules import Rules, load_rules
 from parallelsearch.coldstart.run import TokenizerEncoder, run_coldstart
 from parallelsearch.coldstart.tutor import build_coldstart
@@ -22,7 +21,6 @@ from parallelsearch.errors import UsageError
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.search import Search
-from parallelsearch.training.smoke import make_tokenizer
 from parallelsearch.trajectory import Kind, Question
 
 pytest.importorskip("transformers")
@@ -100,34 +98,16 @@ async def test_a_decomposition_is_taught_in_the_words_of_its_rules(encoder: Toke
     assert (await build_coldstart([other], search, encoder, settings(rules=NAME)))[1].reasons == {"o": "keine_regel"}
 
 
-def test_a_run_takes_its_rules_by_name_and_guesses_kinds_when_told_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from parallelsearch.retrieval.bm25 import build_bm25
-
-    build_bm25(passages(), tmp_path / "index")
+def test_a_run_takes_its_rules_by_name_and_guesses_kinds_when_told_to(folder: Path) -> None:
     rows = [
         {"question": TEXT, "golden_answers": ["Eisensee"], "decomposition": STEPS},
         {"question": "Wann wurde Ann Poe geboren?", "golden_answers": ["1941"]},
     ]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
-    tokenizer = make_tokenizer()
-    monkeypatch.setattr(TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
-    values = {
-        "model": "smoke",
-        "sources": [str(tmp_path / "train.jsonl")],
-        "num_trajectories": {"mixed": 1, "single": 1},
-        "num_made_facts": 1,
-        "max_tokens": 8000,
-        "rules": NAME,
-        "out": str(tmp_path / "out"),
-        "search": {"address": f"bm25:{tmp_path / 'index'}"},
-        "rollout": {"max_tokens": 8000, "max_observation_tokens": 3000},
-    }
+    values = {"num_trajectories": {"mixed": 1, "single": 1}, "num_made_facts": 1, "rules": NAME}
+    recipe = recipe_in(folder, rows, passages(), **values)
     with pytest.raises(UsageError, match="nothing is left"):
-        run_coldstart(ColdStartRecipe.model_validate(values))
-    report = run_coldstart(ColdStartRecipe.model_validate({**values, "guess_kinds": True}))
+        run_coldstart(recipe)
+    report = run_coldstart(recipe.model_copy(update={"guess_kinds": True}))
     assert report["parallel"]["kept"] == {"mixed": 1}
     assert report["parallel"]["dropped"] == {"single: keine_regel": 1}
     assert report["rl_questions"] == {

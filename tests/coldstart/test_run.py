@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 from painters import PAGES, SINGLE
+from small_runs import recipe_in
 
 from parallelsearch import grammar
 from parallelsearch.coldstart import run as coldstart_run
-from parallelsearch.coldstart.recipe import ColdStartRecipe
 from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.data.questions import read_questions
 from parallelsearch.retrieval.base import Passage
-from parallelsearch.retrieval.bm25 import build_bm25
-from parallelsearch.training.smoke import make_tokenizer
 from parallelsearch.trajectory import read_trajectories
 
 pytest.importorskip("transformers")
+
+
+def passages() -> list[Passage]:
+    return [Passage(f"p{number}", title, text) for number, (title, text) in enumerate(PAGES.items())]
 
 
 def test_the_encoder_without_weights_is_the_local_policys_own(encoder: TokenizerEncoder) -> None:
@@ -32,11 +34,7 @@ def test_the_encoder_without_weights_is_the_local_policys_own(encoder: Tokenizer
     assert encoder.count_tokens(text) == policy.count_tokens(text)
 
 
-def test_a_run_writes_data_that_never_touches_validation_or_dev(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passages = [Passage(f"p{number}", title, text) for number, (title, text) in enumerate(PAGES.items())]
-    build_bm25(passages, tmp_path / "index")
+def test_a_run_writes_data_that_never_touches_validation_or_dev(folder: Path) -> None:
     painters = ["Ada Brenn", "Carl Dorn", "Vera Lind", "Nils Berg"]
     pairs = [(a, b) for a in painters for b in painters if a < b]
     years = {"Ada Brenn": 1901, "Carl Dorn": 1888, "Vera Lind": 1933, "Nils Berg": 1910}
@@ -44,30 +42,21 @@ def test_a_run_writes_data_that_never_touches_validation_or_dev(
         {"question": f"Which painter was born first, {a} or {b}?", "golden_answers": [min(a, b, key=years.__getitem__)],
          "kind": "parallel"} for a, b in pairs
     ] + [{"question": SINGLE.question, "golden_answers": ["brown"], "kind": "single"}]  # fmt: skip
-    (tmp_path / "hotpotqa").mkdir()
-    (tmp_path / "hotpotqa" / "dev.jsonl").write_text(json.dumps(rows[0]) + "\n", encoding="utf-8")
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
-    tokenizer = make_tokenizer()
-    monkeypatch.setattr(coldstart_run.TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
-    recipe = ColdStartRecipe.model_validate(
-        {
-            "model": "smoke",
-            "sources": [str(tmp_path / "train.jsonl")],
-            "num_validation": {"parallel": 2},
-            "num_trajectories": {"parallel": 6, "single": 1},
-            "num_recombined": 2,
-            "num_undecided": 6,
-            "max_tokens": 8000,
-            "out": str(tmp_path / "out"),
-            "search": {"address": f"bm25:{tmp_path / 'index'}"},
-            "rollout": {"max_tokens": 8000, "max_observation_tokens": 3000},
-        }
+    (folder / "hotpotqa").mkdir()
+    (folder / "hotpotqa" / "dev.jsonl").write_text(json.dumps(rows[0]) + "\n", encoding="utf-8")
+    recipe = recipe_in(
+        folder,
+        rows,
+        passages(),
+        num_validation={"parallel": 2},
+        num_trajectories={"parallel": 6, "single": 1},
+        num_recombined=2,
+        num_undecided=6,
     )
     report = coldstart_run.run_coldstart(recipe)
-    parallel = list(read_trajectories(tmp_path / "out" / "parallel.jsonl"))
-    sequential = list(read_trajectories(tmp_path / "out" / "sequential.jsonl"))
-    out = tmp_path / "out"
+    parallel = list(read_trajectories(folder / "out" / "parallel.jsonl"))
+    sequential = list(read_trajectories(folder / "out" / "sequential.jsonl"))
+    out = folder / "out"
     validation = [question.question for question in read_questions(out / "validation.jsonl")]
     learnable = [question.question for question in read_questions(out / "rl_questions.jsonl")]
     assert len(validation) == 2
@@ -90,10 +79,7 @@ def test_a_run_writes_data_that_never_touches_validation_or_dev(
             assert one.prompt_ids() != twin.prompt_ids()
 
 
-def test_a_real_mixed_question_has_the_room_of_mixed_ones_both_ways(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build_bm25([Passage(f"p{n}", title, text) for n, (title, text) in enumerate(PAGES.items())], tmp_path / "index")
+def test_a_real_mixed_question_has_the_room_of_mixed_ones_both_ways(folder: Path) -> None:
     steps = [
         {"question": "Who directed the film Blue Gate?", "answer": "Ira Moss"},
         {"question": "Who directed the film Iron Lake?", "answer": "Ann Poe"},
@@ -102,23 +88,16 @@ def test_a_real_mixed_question_has_the_room_of_mixed_ones_both_ways(
     ]
     text = "Which film has the older director, Blue Gate or Iron Lake?"
     row = {"question": text, "golden_answers": ["Iron Lake"], "kind": "mixed", "decomposition": steps}
-    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
-    tokenizer = make_tokenizer()
-    monkeypatch.setattr(coldstart_run.TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
-    recipe = ColdStartRecipe.model_validate(
-        {
-            "model": "smoke",
-            "sources": [str(tmp_path / "train.jsonl")],
-            "num_trajectories": {"mixed": 1},
-            "max_tokens": 64,
-            "max_mixed_tokens": 16000,
-            "out": str(tmp_path / "out"),
-            "search": {"address": f"bm25:{tmp_path / 'index'}"},
-            "rollout": {"max_tokens": 16000, "max_turns": 6, "max_observation_tokens": 3000},
-        }
+    recipe = recipe_in(
+        folder,
+        [row],
+        passages(),
+        num_trajectories={"mixed": 1},
+        max_tokens=64,
+        max_mixed_tokens=16000,
+        rollout={"max_tokens": 16000, "max_turns": 6, "max_observation_tokens": 3000},
     )
     coldstart_run.run_coldstart(recipe)
     for mode, calls in (("parallel", 3), ("sequential", 5)):
-        (one,) = read_trajectories(tmp_path / "out" / f"{mode}.jsonl")
+        (one,) = read_trajectories(folder / "out" / f"{mode}.jsonl")
         assert one.num_llm_calls == calls

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
@@ -31,7 +30,7 @@ from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.dense import DenseRetriever, build_dense
 from parallelsearch.retrieval.encoder import Encoder
 from parallelsearch.retrieval.hybrid import RRF_K, fuse
-from parallelsearch.retrieval.milvus import MilvusRetriever, build_milvus, without_secrets
+from parallelsearch.retrieval.milvus import MilvusRetriever, _shown, build_milvus
 from parallelsearch.retrieval.store import corpus_sha256
 
 HELD = [Passage(f"p{n}", f"Town {n}", f"Town {n} lies {n * 7 % 100} km from the sea.") for n in range(60)]
@@ -269,6 +268,6 @@ async def test_a_collection_that_vanishes_is_a_value_not_a_crash(tmp_path: Path,
 
 
 def test_addresses_lose_their_secrets() -> None:
-    assert without_secrets("https://me:pass@host:19530/x") == "https://host:19530/x"
-    assert without_secrets("folder/corpus.db") == "folder/corpus.db"
-    assert json.dumps(without_secrets("http://host:19530")) == '"http://host:19530"'
+    assert _shown("https://me:pass@host:19530/x") == "https://host:19530/x"
+    assert _shown("https://me:pa/ss@host:19530") == "https://host:19530"
+    assert _shown("folder/corpus.db") == "folder/corpus.db"

@@ -15,7 +15,8 @@ from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.training import checkpoints
 from parallelsearch.training.batches import RowOrder
 from parallelsearch.training.metrics import curve, read_metrics
-from parallelsearch.training.sft import train_sft
+from parallelsearch.training.recipe import load_recipe
+from parallelsearch.training.sft import run_sft
 from parallelsearch.training.smoke import make_model, make_tokenizer
 from parallelsearch.trajectory import Trajectory, write_trajectories
 
@@ -81,7 +82,7 @@ def weights_of(out: Path) -> dict[str, Any]:
 def test_two_processes_learn_what_one_does(
     inputs: dict[str, dict[str, str]], tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    train_sft(write_recipe(inputs, tmp_path / "one", changes))
+    run_sft(load_recipe(write_recipe(inputs, tmp_path / "one", changes)))
     ranks = Ranks(write_recipe(inputs, tmp_path / "two", changes))
     assert ranks.wait(400) == [0, 0], ranks.said()[-4000:]
     one, two = (curve(read_metrics(tmp_path / name / "metrics.jsonl")) for name in ("one", "two"))

@@ -51,8 +51,6 @@ def training_questions(
     kinds: Sequence[Kind] | None = None,
     datasets: Sequence[str] | None = None,
     labeller: Labeller | None = None,
-    num_validation: Mapping[Kind, int] | None = None,
-    seed: int = 0,
 ) -> Pool:
     """The questions of files or named sets as one pool. Of questions with the same normalised text the first is kept, so
     name the source with supporting titles first. Evaluation questions are left out by `training_pool`, then refused."""
@@ -78,8 +76,6 @@ def training_questions(
                 pool.train.append(question)
     if not pool.train:
         raise UsageError(f"nothing is left to train on of {', '.join(sources)} after choosing kinds and data sets")
-    if num_validation is not None:
-        pool.train, pool.validation = cut_by_kind(pool.train, num_validation, seed)
     check_pool(pool)
     return pool
 

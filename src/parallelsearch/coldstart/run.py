@@ -264,9 +264,7 @@ async def _questions(recipe: ColdStartRecipe, search: Search, encoder: Policy) -
     """
     kinds = [kind for kind in KINDS if recipe.num_trajectories.get(kind)]
     labeller = load_rules(recipe.rules).guess_kind if recipe.guess_kinds else None
-    pool = training_questions(
-        recipe.sources, kinds=kinds, datasets=recipe.datasets, labeller=labeller, seed=recipe.seed
-    )
+    pool = training_questions(recipe.sources, kinds=kinds, datasets=recipe.datasets, labeller=labeller)
     known: set[str] = set()
     if recipe.validation_source is not None:
         known = {normalise(question.question) for question in training_pool(recipe.validation_source)}

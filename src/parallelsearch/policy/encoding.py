@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from parallelsearch.dialect import Part, Tool
 from parallelsearch.errors import PolicyError, UsageError
-from parallelsearch.policy.base import Generation, Message, OnText, Policy, Sampling
+from parallelsearch.policy.base import Generation, Message, OnCall, OnText, Policy, Sampling
 from parallelsearch.trajectory import Author, Segment
 
 Template = Literal["auto", "chat", "base"]
@@ -147,16 +147,20 @@ class EnginePolicy(EncodingPolicy):
     engine: Any
     max_context: int
 
-    async def run_engine(
+    async def generate(
         self,
         segments: Sequence[Segment],
+        *,
         stop: Sequence[str],
         max_tokens: int,
         sampling: Sampling,
         session: str,
-        on_text: OnText | None,
+        on_text: OnText | None = None,
+        tools: Sequence[Tool] = (),
+        on_call: OnCall | None = None,
     ) -> Generation:
-        """One turn of the engine behind these segments, its text told as it is written."""
+        """One turn of the engine behind these segments, its text told as it is written. `tools` stand in the prompt already,
+        and calls in the text, where the dialect reads them."""
         ids = self.ids_of(segments)
         if len(ids) >= self.max_context:
             raise PolicyError(

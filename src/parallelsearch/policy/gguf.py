@@ -23,7 +23,6 @@ from parallelsearch.dialect import Tool
 from parallelsearch.errors import PolicyError, UsageError, nearest, require, stopped
 from parallelsearch.options import read_options
 from parallelsearch.policy import models
-from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
 from parallelsearch.policy.encoding import EnginePolicy, Template
 from parallelsearch.policy.engine.kept import KeptStates
 from parallelsearch.policy.engine.llama import ByteStops, LlamaEngine, num_common
@@ -250,21 +249,6 @@ class GgufPolicy(EnginePolicy):
         if length >= MIN_AHEAD:
             mark = " ".join(str(value) for key, value in self._marks().items() if key != "model")
             self.engine.read_ahead(first[:length], KeptStates(models.cache_dir(), mark))
-
-    async def generate(
-        self,
-        segments: Sequence[Segment],
-        *,
-        stop: Sequence[str],
-        max_tokens: int,
-        sampling: Sampling,
-        session: str,
-        on_text: OnText | None = None,
-        tools: Sequence[Tool] = (),
-        on_call: OnCall | None = None,
-    ) -> Generation:
-        """`tools` stand in the prompt already, and calls in the text, where the dialect reads them."""
-        return await self.run_engine(segments, stop, max_tokens, sampling, session, on_text)
 
     def describe(self) -> dict[str, Any]:
         return {"kind": self.name} | self._marks() | self.engine.describe()

@@ -11,17 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from parallelsearch.dialect import Tool
 from parallelsearch.errors import UsageError, nearest, require
 from parallelsearch.grammar import STOP_STRINGS
 from parallelsearch.policy import models
-from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
 from parallelsearch.policy.encoding import EnginePolicy, Template
 from parallelsearch.policy.engine.stops import StopBank, token_bytes
-from parallelsearch.trajectory import Segment
 
 if TYPE_CHECKING:
     from parallelsearch.policy.engine.model import ModelEngine
@@ -92,21 +88,6 @@ class LocalPolicy(EnginePolicy):
         return policy
 
     # ---- the protocol ------------------------------------------------------------------------------------------------
-
-    async def generate(
-        self,
-        segments: Sequence[Segment],
-        *,
-        stop: Sequence[str],
-        max_tokens: int,
-        sampling: Sampling,
-        session: str,
-        on_text: OnText | None = None,
-        tools: Sequence[Tool] = (),
-        on_call: OnCall | None = None,
-    ) -> Generation:
-        """`tools` stand in the prompt already, and calls in the text, where the dialect reads them."""
-        return await self.run_engine(segments, stop, max_tokens, sampling, session, on_text)
 
     def describe(self) -> dict[str, Any]:
         record = {"kind": self.name, "model": self.label, **self._details}

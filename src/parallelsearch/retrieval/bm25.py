@@ -162,6 +162,11 @@ class BuildReport:
     mean_words: float = 0.0
     reasons: dict[str, int] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, read: CorpusReport, num_passages: int, seconds: float, num_bytes: int) -> BuildReport:
+        problems, reasons = tuple(read.problems), dict(read.reasons)
+        return cls(num_passages, read.num_skipped, problems, seconds, num_bytes, read.mean_words, reasons)
+
 
 def build_bm25(
     source: Source,
@@ -223,15 +228,7 @@ def build_bm25(
         )
     if on_progress is not None:
         on_progress(manifest.num_passages, manifest.num_passages)
-    return BuildReport(
-        manifest.num_passages,
-        report.num_skipped,
-        tuple(report.problems),
-        time.monotonic() - start,
-        manifest.num_bytes,
-        report.mean_words,
-        dict(report.reasons),
-    )
+    return BuildReport.of(report, manifest.num_passages, time.monotonic() - start, manifest.num_bytes)
 
 
 _VOCABULARY = "vocab.index.json"

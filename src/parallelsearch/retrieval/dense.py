@@ -106,15 +106,7 @@ def build_dense(
             settings=settings,
             metadata_sha256=writer.metadata_sha256,
         )
-    return BuildReport(
-        manifest.num_passages,
-        report.num_skipped,
-        tuple(report.problems),
-        time.monotonic() - start,
-        manifest.num_bytes,
-        report.mean_words,
-        dict(report.reasons),
-    )
+    return BuildReport.of(report, manifest.num_passages, time.monotonic() - start, manifest.num_bytes)
 
 
 def _encode_rest(store: PassageStore, encoder: TextEncoder, log: _VectorLog, block: int, tell: OnProgress) -> None:

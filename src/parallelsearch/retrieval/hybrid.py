@@ -13,6 +13,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -268,15 +269,8 @@ def build_hybrid(
             f"'{lexical}' was built from another corpus than '{dense}' (or the file changed in between). "
             "Run the same command with --overwrite"
         )
-    return BuildReport(
-        report.num_passages,
-        report.num_skipped,
-        report.problems,
-        report.seconds + seconds,
-        lexical_manifest.num_bytes + dense_manifest.num_bytes,
-        report.mean_words,
-        report.reasons,
-    )
+    num_bytes = lexical_manifest.num_bytes + dense_manifest.num_bytes
+    return replace(report, seconds=report.seconds + seconds, bytes=num_bytes)
 
 
 def _is_index(folder: Path, kind: str) -> bool:

@@ -29,6 +29,7 @@ from parallelsearch.errors import (
     UsageError,
     require,
 )
+from parallelsearch.http import without_secrets
 from parallelsearch.retrieval.base import BlockingRetriever, Hit, Passage, Result
 from parallelsearch.retrieval.bm25 import BuildReport, OnProgress
 from parallelsearch.retrieval.corpus import DEFAULT_CHUNK_OVERLAP, CorpusReport, Source, name_of, passages_of
@@ -82,12 +83,12 @@ def connect(uri: str, *, timeout_s: float, token: str | None = None) -> Any:
             uri=uri, token=token or os.environ.get(TOKEN_VARIABLE, ""), timeout=timeout_s, dedicated=True
         )
     except Exception as error:  # pymilvus, grpc and the embedded server each have their own
-        raise ParallelSearchError(f"no connection to Milvus at '{without_secrets(uri)}': {_reason(error)}") from error
+        raise ParallelSearchError(f"no connection to Milvus at '{_shown(uri)}': {_reason(error)}") from error
 
 
-def without_secrets(uri: str) -> str:
-    """An address without user and password."""
-    return re.sub(r"//[^/@]*@", "//", uri)
+def _shown(uri: str) -> str:
+    """As a message may show it; the name of a file stays as it is."""
+    return without_secrets(uri) if "://" in uri else uri
 
 
 def _reason(error: BaseException) -> str:
@@ -148,20 +149,12 @@ def build_milvus(
         raise
     except Exception as error:
         raise ParallelSearchError(
-            f"loading into Milvus at '{without_secrets(uri)}' failed after {report.num_passages} passages: {_reason(error)}"
+            f"loading into Milvus at '{_shown(uri)}' failed after {report.num_passages} passages: {_reason(error)}"
         ) from error
     finally:
         client.close()
     tell(report.num_passages, report.num_passages)
-    return BuildReport(
-        report.num_passages,
-        report.num_skipped,
-        tuple(report.problems),
-        time.monotonic() - start,
-        0,
-        report.mean_words,
-        dict(report.reasons),
-    )
+    return BuildReport.of(report, report.num_passages, time.monotonic() - start, 0)
 
 
 def _load(
@@ -319,7 +312,7 @@ class MilvusRetriever(BlockingRetriever):
             raise IndexDamagedError(f"there is no Milvus file '{uri}' (looked in {Path.cwd()})")
         super().__init__(num_threads)
         self.collection, self.depth, self.timeout_s = collection, depth, timeout_s
-        self._uri = without_secrets(uri)
+        self._uri = _shown(uri)
         self._client = connect(uri, timeout_s=timeout_s, token=token)
         try:
             self._about = self._open()

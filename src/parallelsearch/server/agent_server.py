@@ -17,7 +17,6 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
-from parallelsearch import __version__
 from parallelsearch.errors import require
 from parallelsearch.policy.base import Policy
 from parallelsearch.search import Search
@@ -33,8 +32,8 @@ from parallelsearch.server.asking import (
 )
 from parallelsearch.server.chat_api import ChatWire, read_chat_request
 from parallelsearch.server.chatting import Chat, Streamed, Wire
-from parallelsearch.server.endpoints import PAGE_HEADERS, body_of, json_response, refusal_headers
-from parallelsearch.server.limits import NOT_MY_NAME, RefusalError, check_caller, is_own_name
+from parallelsearch.server.endpoints import PAGE_HEADERS, Endpoints, body_of, json_response, refusal_headers
+from parallelsearch.server.limits import NOT_MY_NAME, RefusalError, is_own_name
 from parallelsearch.server.openapi import agent_openapi
 from parallelsearch.server.responses_api import ResponsesWire, read_responses_request
 from parallelsearch.server.running import serve_app
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+
+    from parallelsearch.server.agent_metrics import AgentMetrics
 
 PAGE_FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -121,16 +122,19 @@ def run_agent_server(
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 
-class _Handlers:
+class _Handlers(Endpoints):
     """The endpoints of one server."""
+
+    settings: AgentSettings
+    metrics: AgentMetrics
 
     def __init__(self, answering: Answering) -> None:
         from parallelsearch.server.agent_metrics import AgentMetrics
 
-        self.answering, self.settings = answering, answering.settings
+        super().__init__(answering.settings)
+        self.answering = answering
         self.metrics = AgentMetrics(answering.search, answering.pending)
         self.created = int(time.time())
-        self.started_s = time.monotonic()
         name = self.settings.model_name
         self.model_names = (name, name + SEQUENTIAL_SUFFIX)
         self._page = files("parallelsearch.server") / "page"
@@ -165,11 +169,7 @@ class _Handlers:
             return await work.whole(asked, wire, limits, request.receive)
         except RefusalError as error:
             work.end(error.status, refusal=str(error))
-            return _refused(error)
-
-    def check(self, request: Request) -> None:
-        """`RefusalError` for a name the server does not go by, or a missing token."""
-        check_caller(request.headers.get("host", ""), request.headers.get("authorization"), self.settings)
+            return self.refused(error)
 
     def known_model(self, asked: A) -> A:
         plain, sequential = self.model_names
@@ -192,29 +192,15 @@ class _Handlers:
 
         return self.guarded(request, one)
 
-    async def health(self, request: Request) -> Response:
-        """Alive or not is for everybody, the rest for those who may ask."""
-        state: dict[str, Any] = {"status": "ok", "uptime_s": round(time.monotonic() - self.started_s, 1)}
-        with contextlib.suppress(RefusalError):
-            self.check(request)
-            state |= {
-                "pending_questions": self.answering.pending.num_pending,
-                "policy": self.answering.policy.describe(),
-                "search": self.answering.search.describe(),
-                "version": __version__,
-            }
-        return json_response(state)
+    def state(self) -> dict[str, Any]:
+        return {
+            "pending_questions": self.answering.pending.num_pending,
+            "policy": self.answering.policy.describe(),
+            "search": self.answering.search.describe(),
+        }
 
-    async def metrics_text(self, request: Request) -> Response:
-        from starlette.responses import Response
-
-        from parallelsearch.server.metrics import CONTENT_TYPE
-
-        try:
-            self.check(request)
-        except RefusalError as error:
-            return _refused(error)
-        return Response(self.metrics.text(), media_type=CONTENT_TYPE)
+    def refused(self, error: RefusalError) -> Response:
+        return json_response(error_body(error.status, str(error), error.param), error.status, refusal_headers(error))
 
     async def page_facts(self, request: Request) -> Response:
         """What the page needs to know: example questions, who answers, the limits."""
@@ -239,13 +225,6 @@ class _Handlers:
     async def openapi(self, request: Request) -> Response:
         return self.guarded(request, lambda: agent_openapi(self.settings, self.model_names, self.answering.dialects))
 
-    def guarded(self, request: Request, make: Callable[[], Any]) -> Response:
-        try:
-            self.check(request)
-            return json_response(make())
-        except RefusalError as error:
-            return _refused(error)
-
     def page_file(self, name: str, kind: str) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         content = (self._page / name).read_bytes()
 
@@ -253,17 +232,13 @@ class _Handlers:
             from starlette.responses import Response
 
             if not is_own_name(request.headers.get("host", ""), self.settings):
-                return _refused(RefusalError(421, NOT_MY_NAME))
+                return self.refused(RefusalError(421, NOT_MY_NAME))
             return Response(content, headers={**PAGE_HEADERS, "Cache-Control": "no-cache", "Content-Type": kind})
 
         return send
 
 
 # ---- answers ----------------------------------------------------------------------------------------------------------
-
-
-def _refused(error: RefusalError) -> Response:
-    return json_response(error_body(error.status, str(error), error.param), error.status, refusal_headers(error))
 
 
 async def _no_such_route(request: Request, error: Any) -> Response:

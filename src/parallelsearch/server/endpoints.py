@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from parallelsearch.server.limits import FEWER, RefusalError, ServerSettings, check_values, read_body
+from parallelsearch import __version__
+from parallelsearch.server.limits import FEWER, RefusalError, ServerSettings, check_caller, check_values, read_body
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
+
+    from parallelsearch.server.agent_metrics import AgentMetrics
+    from parallelsearch.server.metrics import ServerMetrics
 
 # ASGI's own shapes.
 Message = MutableMapping[str, Any]
@@ -81,3 +88,52 @@ def refusal_headers(error: RefusalError) -> dict[str, str]:
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
     return headers
+
+
+class Endpoints(ABC):
+    """What a server of searches and one of answers have alike: whether it lives, what it counts, and who may ask."""
+
+    metrics: ServerMetrics | AgentMetrics
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.started_s = time.monotonic()
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """What `health` says to those who may ask."""
+
+    @abstractmethod
+    def refused(self, error: RefusalError) -> Response:
+        """A refusal in the words of this API."""
+
+    async def health(self, request: Request) -> Response:
+        """Alive or not is for everybody, the rest for those who may ask."""
+        state: dict[str, Any] = {"status": "ok", "uptime_s": round(time.monotonic() - self.started_s, 1)}
+        with contextlib.suppress(RefusalError):
+            self.check(request)
+            state |= {**self.state(), "version": __version__}
+        return json_response(state)
+
+    async def metrics_text(self, request: Request) -> Response:
+        from starlette.responses import Response
+
+        from parallelsearch.server.metrics import CONTENT_TYPE
+
+        try:
+            self.check(request)
+        except RefusalError as error:
+            return self.refused(error)
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE)
+
+    def guarded(self, request: Request, make: Callable[[], Any]) -> Response:
+        """What is made for those who may ask, as JSON."""
+        try:
+            self.check(request)
+            return json_response(make())
+        except RefusalError as error:
+            return self.refused(error)
+
+    def check(self, request: Request) -> None:
+        """`RefusalError` for a name the server does not go by, or a missing token."""
+        check_caller(request.headers.get("host", ""), request.headers.get("authorization"), self.settings)

@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from parallelsearch import __version__
 from parallelsearch.errors import require
 from parallelsearch.http import without_asked
 from parallelsearch.retrieval.base import DegradedHits, Hit
@@ -30,6 +29,7 @@ from parallelsearch.search import Found, Search
 from parallelsearch.server.endpoints import (
     API_HEADERS,
     App,
+    Endpoints,
     Message,
     Receive,
     Send,
@@ -195,54 +195,27 @@ def _text(header: bytes | None) -> str | None:
     return None if header is None else header.decode("latin-1")
 
 
-class _Handlers:
+class _Handlers(Endpoints):
     """The endpoints of one server."""
 
     def __init__(self, search: Search, settings: ServerSettings) -> None:
         from parallelsearch.server.metrics import ServerMetrics
 
-        self.search, self.settings = search, settings
+        super().__init__(settings)
+        self.search = search
         self.pending = PendingQueries(settings.max_pending_queries)
         self.metrics = ServerMetrics(search, self.pending)
         self.retrieve = _Retrieve(search, settings, self.pending, self.metrics)
-        self.started_s = time.monotonic()
 
-    async def health(self, request: Request) -> Response:
-        """Alive or not is for everybody, the rest for those who may ask."""
-        state: dict[str, Any] = {"status": "ok", "uptime_s": round(time.monotonic() - self.started_s, 1)}
-        with contextlib.suppress(RefusalError):
-            self.check(request)
-            state |= {
-                "pending_queries": self.pending.num_pending,
-                "search": self.search.describe(),
-                "version": __version__,
-            }
-        return json_response(state)
+    def state(self) -> dict[str, Any]:
+        return {"pending_queries": self.pending.num_pending, "search": self.search.describe()}
 
-    async def metrics_text(self, request: Request) -> Response:
-        from starlette.responses import Response
-
-        from parallelsearch.server.metrics import CONTENT_TYPE
-
-        try:
-            self.check(request)
-        except RefusalError as error:
-            return _refused(error)
-        return Response(self.metrics.text(), media_type=CONTENT_TYPE)
+    def refused(self, error: RefusalError) -> Response:
+        return json_response({"detail": str(error)}, error.status, refusal_headers(error))
 
     async def openapi(self, request: Request) -> Response:
-        try:
-            self.check(request)
-        except RefusalError as error:
-            return _refused(error)
-        return json_response(search_openapi(self.settings, isinstance(self.search.retriever, SplitRetriever)))
-
-    def check(self, request: Request) -> None:
-        check_caller(request.headers.get("host", ""), request.headers.get("authorization"), self.settings)
-
-
-def _refused(error: RefusalError) -> Response:
-    return json_response({"detail": str(error)}, error.status, refusal_headers(error))
+        splits = isinstance(self.search.retriever, SplitRetriever)
+        return self.guarded(request, lambda: search_openapi(self.settings, splits))
 
 
 async def _no_such_route(request: Request, error: Any) -> Response:

@@ -443,7 +443,7 @@ class _Run:
         )
 
     def _sft(self) -> dict[str, Any]:
-        from parallelsearch.training.sft import train_sft
+        from parallelsearch.training.sft import run_sft
 
         settings = self.settings
         recipe = self._recipe(
@@ -464,7 +464,7 @@ class _Run:
         every = self._save_every()
         saved = "each step" if every == 1 else f"every {every} steps"
         self.say(f"sft: learning from {self.stages['trajectories']['num_kept']} trajectories, saved after {saved}")
-        done = train_sft(recipe, say=self.say)
+        done = run_sft(recipe, say=self.say)
         if done.final is None:
             raise UsageError(f"SFT stopped at step {done.step} of {done.num_steps}; the same command goes on")
         return {"step": done.step, "loss": done.loss, "num_rows": done.num_rows, "adapter": self._inside(done.final)}

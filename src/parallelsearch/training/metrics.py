@@ -32,8 +32,8 @@ TRACKERS = ("tensorboard", "trackio", "wandb")
 class Sums:
     """Means in the making: name -> (sum, count). Adding two of them is exact, so processes can be merged."""
 
-    def __init__(self, pairs: Mapping[str, tuple[float, int]] | None = None) -> None:
-        self.pairs: dict[str, tuple[float, int]] = dict(pairs or {})
+    def __init__(self) -> None:
+        self.pairs: dict[str, tuple[float, int]] = {}
 
     def add(self, name: str, value: float, count: int = 1) -> None:
         total, number = self.pairs.get(name, (0.0, 0))

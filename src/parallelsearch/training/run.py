@@ -199,7 +199,7 @@ class Run:
         self.trainer.accelerator.wait_for_everyone()
         if not self.is_main:  # every process must know the best so far, or they disagree on what to save
             self.metrics.resume(step)
-        self._recall(step)
+        self._recall()
         steps = self.recipe.train.steps or 0
         if step >= steps:
             self.say(f"step {step} of {steps} is done already; raise train.steps to go on")
@@ -213,7 +213,7 @@ class Run:
             self.trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint is not None else None)
         return self._result(self.trainer.step)
 
-    def _recall(self, step: int) -> None:
+    def _recall(self) -> None:
         """What an interrupted run knew at its last checkpoint."""
         self.alarms.resume([record for record in self.metrics.records if "loss" in record])
         for at, accuracy in self.metrics.series("val/accuracy"):

@@ -24,7 +24,7 @@ from parallelsearch.training.batches import RowOrder, num_fillers, pieces_of
 from parallelsearch.training.folded import Folded
 from parallelsearch.training.guards import TrainingStoppedError
 from parallelsearch.training.metrics import MetricsLog, SilentLog
-from parallelsearch.training.recipe import Recipe, load_recipe, trl_options
+from parallelsearch.training.recipe import Recipe, trl_options
 from parallelsearch.training.timing import TimeLimit
 from parallelsearch.training.weights import Weights, load_weights, uses_bfloat16, write_notes
 from parallelsearch.trajectory import Trajectory, read_trajectories
@@ -89,7 +89,7 @@ def labelled_row(trajectory: Trajectory) -> SftRow:
     return SftRow(prompt + response, [IGNORED] * len(prompt) + labels)
 
 
-def rows_of(trajectories: Iterable[Trajectory], max_length: int, vocab_size: int | None = None) -> SftRows:
+def rows_of(trajectories: Iterable[Trajectory], max_length: int) -> SftRows:
     """Rows for all trajectories that fit. One without token ids cannot be trained on: it was not made for this model."""
     found = SftRows([])
     for trajectory in trajectories:
@@ -99,11 +99,6 @@ def rows_of(trajectories: Iterable[Trajectory], max_length: int, vocab_size: int
                 "model's encoder; build the data with 'parallelsearch coldstart'"
             )
         row = labelled_row(trajectory)
-        if vocab_size is not None and max(row.input_ids) >= vocab_size:
-            raise UsageError(
-                f"trajectory '{trajectory.id or trajectory.question}' has token {max(row.input_ids)}, and this model "
-                f"knows {vocab_size}; the data was built for another tokenizer"
-            )
         if len(row.input_ids) > max_length:
             found.num_too_long += 1
         elif all(label == IGNORED for label in row.labels):
@@ -114,14 +109,14 @@ def rows_of(trajectories: Iterable[Trajectory], max_length: int, vocab_size: int
     return found
 
 
-def load_rows(files: Sequence[str], max_length: int, vocab_size: int | None = None) -> SftRows:
+def load_rows(files: Sequence[str], max_length: int) -> SftRows:
     """The rows of trajectory files, in their order."""
     for file in files:
         if not Path(file).is_file():
             near = nearest(Path(file).name, [path.name for path in Path(file).parent.glob("*")])
             raise UsageError(f"there is no file of trajectories '{file}'.{near}")
     trajectories = (trajectory for file in files for trajectory in read_trajectories(file))
-    found = rows_of(trajectories, max_length, vocab_size)
+    found = rows_of(trajectories, max_length)
     if not found.rows:
         raise UsageError(
             f"no trajectory of {', '.join(files)} can be trained on: {found.num_too_long} are longer than "
@@ -131,20 +126,6 @@ def load_rows(files: Sequence[str], max_length: int, vocab_size: int | None = No
 
 
 # ---- the run ---------------------------------------------------------------------------------------------------------
-
-
-def train_sft(
-    recipe: str | os.PathLike[str] | Recipe,
-    overrides: Sequence[str] | Mapping[str, Any] = (),
-    *,
-    say: Say | None = None,
-    time_limit_s: float | None = None,
-    callbacks: Sequence[Any] = (),
-) -> SftResult:
-    """Train as the recipe says, or go on where an earlier start was cut off. `callbacks` are transformers' own: an
-    evaluation between epochs is one."""
-    settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
-    return run_sft(settings, say=say, time_limit_s=time_limit_s, callbacks=callbacks)
 
 
 def run_sft(
@@ -157,7 +138,8 @@ def run_sft(
     time_limit_s: float | None = None,
     callbacks: Sequence[Any] = (),
 ) -> SftResult:
-    """`train_sft` with the rows and the model in hand, if they are given."""
+    """Train as the recipe says, or go on where an earlier start was cut off, with the rows and the model in hand, if they are
+    given. `callbacks` are transformers' own: an evaluation between epochs is one."""
     if recipe.train.algorithm != "sft":
         raise UsageError(f"this recipe is for {recipe.train.algorithm} (train.algorithm), not for sft")
     with checkpoints.held(recipe):

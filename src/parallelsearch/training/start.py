@@ -15,7 +15,7 @@ from parallelsearch.errors import UsageError
 from parallelsearch.http import without_login
 from parallelsearch.training.recipe import Recipe, load_recipe
 from parallelsearch.training.run import train
-from parallelsearch.training.sft import train_sft
+from parallelsearch.training.sft import run_sft
 from parallelsearch.training.verl import launch
 from parallelsearch.training.verl.recipe import VerlRecipe, is_cluster_recipe, load_cluster_recipe
 
@@ -53,7 +53,7 @@ def _start_here(recipe: Recipe, say: Say, time_limit_s: float | None) -> Outcome
     if recipe.sweep is not None:
         raise UsageError("this recipe has a [sweep] section: it stands for several runs; use sweep instead of train")
     if recipe.train.algorithm == "sft":
-        tuned = train_sft(recipe, say=say, time_limit_s=time_limit_s)
+        tuned = run_sft(recipe, say=say, time_limit_s=time_limit_s)
         outcome = _outcome(out=str(tuned.out), step=tuned.step, final=None if tuned.final is None else str(tuned.final))
         return _with_address(outcome, recipe, tuned.final)
     run = train(recipe, say=say, time_limit_s=time_limit_s)

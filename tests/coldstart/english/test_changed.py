@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from small_runs import ROOMY, recipe_in
 
 from parallelsearch.coldstart import run as coldstart_run
 from parallelsearch.coldstart.english import thoughts
@@ -16,13 +16,12 @@ from parallelsearch.coldstart.english.from_pages.changed import MADE_CHANGED, MA
 from parallelsearch.coldstart.english.from_pages.pages import read_pages
 from parallelsearch.coldstart.english.from_pages.told import read_things
 from parallelsearch.coldstart.lesson import CHANGED, ColdStartSettings, search_of
-from parallelsearch.coldstart.recipe import ColdStartRecipe
 from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.coldstart.tutor import build_coldstart
 from parallelsearch.coldstart.withheld import WITHHELD
 from parallelsearch.limits import Limits
 from parallelsearch.retrieval.base import Passage
-from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
+from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.retrieval.changed import Changed
 from parallelsearch.search import Search
 from parallelsearch.training.smoke import make_tokenizer
@@ -186,33 +185,13 @@ def test_numbers_are_weighed_digit_by_digit(value: str, other: str, said: str) -
     assert thoughts.weigh(value, other) == said
 
 
-def test_a_run_teaches_them_and_keeps_them_out_of_rl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_bm25(world(), tmp_path / "index")
+def test_a_run_teaches_them_and_keeps_them_out_of_rl(folder: Path) -> None:
     question = {"id": "t1", "question": "What is Aske known for?", "golden_answers": ["salmon"], "kind": "single",
                 "dataset": "hotpotqa", "supporting_titles": ["Aske"]}  # fmt: skip
-    (tmp_path / "train.jsonl").write_text(json.dumps(question) + "\n")
-    monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
-    tokenizer = make_tokenizer()
-    monkeypatch.setattr(TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
-    recipe = ColdStartRecipe.model_validate(
-        {
-            "model": "smoke",
-            "sources": [str(tmp_path / "train.jsonl")],
-            "num_trajectories": {"single": 1},
-            "num_changed": 6,
-            "num_withheld": 4,
-            "max_mixed_tokens": 16000,
-            "max_tokens": 16000,
-            "sequential_max_turns": 9,
-            "out": str(tmp_path / "out"),
-            "search": {"address": f"bm25:{tmp_path / 'index'}"},
-            "rollout": {"max_tokens": 16000, "max_tokens_per_turn": 2000, "max_observation_tokens": 4000},
-        }
-    )
-    report = coldstart_run.run_coldstart(recipe)
+    report = coldstart_run.run_coldstart(recipe_in(folder, [question], world(), num_changed=6, num_withheld=4, **ROOMY))
     assert report["num_changed"] == 6
     assert report["num_made"] == {}, "in no file for RL"
     for twin in ("parallel", "sequential"):
-        rows = list(read_trajectories(tmp_path / "out" / f"{twin}.jsonl"))
+        rows = list(read_trajectories(folder / "out" / f"{twin}.jsonl"))
         assert sum(one.dataset == MADE_CHANGED for one in rows) == 6
         assert not any(one.id.endswith(WITHHELD) and one.dataset == MADE_CHANGED for one in rows)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from small_runs import recipe_in
 
 from parallelsearch.answers import normalise
 from parallelsearch.coldstart import run as coldstart_run
@@ -25,12 +25,11 @@ from parallelsearch.coldstart.english.from_pages.comparisons import (
 )
 from parallelsearch.coldstart.english.from_pages.pages import read_pages
 from parallelsearch.coldstart.lesson import ColdStartSettings
-from parallelsearch.coldstart.recipe import ColdStartRecipe
 from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.coldstart.tutor import build_coldstart
 from parallelsearch.limits import Limits
 from parallelsearch.retrieval.base import Passage
-from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
+from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.search import Search
 from parallelsearch.training.smoke import make_tokenizer
 from parallelsearch.trajectory import Question, read_trajectories
@@ -204,38 +203,19 @@ async def test_most_of_them_can_be_taught_and_every_one_is_split() -> None:
     assert all(one.answer == asked[one.id] for one in kept)
 
 
-def test_a_run_keeps_as_many_as_asked_for_and_says_when_there_are_fewer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_keeps_as_many_as_asked_for_and_says_when_there_are_fewer(folder: Path) -> None:
     # More than the maker needs: a quarter of all pages is kept back for the evaluation sets.
     names = [f"{first} {second}" for first in ("Amber", "Copper", "Velvet", "Marble", "Silent") for second in _SECOND]
     bands = [
         Passage(f"b{number}", name, f"{name} is a rock band. It was formed in {1950 + number} in a harbour.")
         for number, name in enumerate(names)
     ]
-    build_bm25(bands, tmp_path / "index")
     row = {"question": "when was the lighthouse of Amber Kites formed", "golden_answers": ["1950"], "kind": "single"}
-    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
-    tokenizer = make_tokenizer()
-    monkeypatch.setattr(TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
-    recipe = ColdStartRecipe.model_validate(
-        {
-            "model": "smoke",
-            "sources": [str(tmp_path / "train.jsonl")],
-            "num_trajectories": {"single": 1},
-            "num_made_comparisons": 2,
-            "num_made_chains": 4,
-            "max_tokens": 8000,
-            "out": str(tmp_path / "out"),
-            "search": {"address": f"bm25:{tmp_path / 'index'}"},
-            "rollout": {"max_tokens": 8000, "max_observation_tokens": 3000},
-        }
-    )
+    recipe = recipe_in(folder, [row], bands, num_made_comparisons=2, num_made_chains=4)
     said: list[str] = []
     report = coldstart_run.run_coldstart(recipe, said.append)
     assert report["num_made"] == {MADE_COMPARISON: 2}
     assert said[-2:] == ["made from passages, sequential: 0 of 4", "made from passages, parallel: 2 of 2"]
     for twin in ("parallel", "sequential"):
-        rows = read_trajectories(tmp_path / "out" / f"{twin}.jsonl")
+        rows = read_trajectories(folder / "out" / f"{twin}.jsonl")
         assert sum(one.dataset == MADE_COMPARISON for one in rows) == 2

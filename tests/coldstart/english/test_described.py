@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from small_runs import ROOMY, recipe_in
 
 from parallelsearch.answers import exact_match
 from parallelsearch.coldstart import run as coldstart_run
@@ -17,12 +17,11 @@ from parallelsearch.coldstart.english.from_pages.roles import KINDS_OF_THINGS, P
 from parallelsearch.coldstart.english.from_pages.told import Things, read_things, sure_enough, with_whole_places
 from parallelsearch.coldstart.english.wide import FACTS, wide_of
 from parallelsearch.coldstart.lesson import CHANGED, ColdStartSettings
-from parallelsearch.coldstart.recipe import ColdStartRecipe
 from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.coldstart.tutor import build_coldstart
 from parallelsearch.limits import Limits
 from parallelsearch.retrieval.base import Passage
-from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
+from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.search import Search
 from parallelsearch.training.smoke import make_tokenizer
 from parallelsearch.trajectory import Kind, Question, Trajectory, read_trajectories
@@ -288,31 +287,13 @@ async def test_a_lesson_word_for_word(search: Search, encoder: TokenizerEncoder)
     )
 
 
-def test_a_run_teaches_them_and_keeps_them_out_of_rl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_bm25(world(), tmp_path / "index")
+def test_a_run_teaches_them_and_keeps_them_out_of_rl(folder: Path) -> None:
     question = {"id": "t1", "question": "What does Ardmoor have?", "golden_answers": ["a long garden"], "kind": "single",
                 "dataset": "hotpotqa", "supporting_titles": ["Ardmoor"]}  # fmt: skip
-    (tmp_path / "train.jsonl").write_text(json.dumps(question) + "\n")
-    monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
-    tokenizer = make_tokenizer()
-    monkeypatch.setattr(TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
-    recipe = ColdStartRecipe.model_validate(
-        {
-            "model": "smoke",
-            "sources": [str(tmp_path / "train.jsonl")],
-            "num_trajectories": {"single": 1},
-            "num_described": {"single": 2, "sequential": 4, "mixed": 2},
-            "max_mixed_tokens": 16000,
-            "max_tokens": 16000,
-            "sequential_max_turns": 9,
-            "out": str(tmp_path / "out"),
-            "search": {"address": f"bm25:{tmp_path / 'index'}"},
-            "rollout": {"max_tokens": 16000, "max_tokens_per_turn": 2000, "max_observation_tokens": 4000},
-        }
-    )
-    report = coldstart_run.run_coldstart(recipe)
+    described = {"single": 2, "sequential": 4, "mixed": 2}
+    report = coldstart_run.run_coldstart(recipe_in(folder, [question], world(), num_described=described, **ROOMY))
     assert report["num_described"] == 8
     assert report["num_made"] == {}, "in no file for RL"
     for twin in ("parallel", "sequential"):
-        rows = [one for one in read_trajectories(tmp_path / "out" / f"{twin}.jsonl") if one.dataset == MADE_DESCRIBED]
+        rows = [one for one in read_trajectories(folder / "out" / f"{twin}.jsonl") if one.dataset == MADE_DESCRIBED]
         assert sorted(one.kind or "" for one in rows) == ["mixed"] * 2 + ["sequential"] * 4 + ["single"] * 2

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from small_runs import recipe_in
 
 from parallelsearch import grammar
 from parallelsearch.answers import normalise
@@ -23,9 +25,8 @@ from parallelsearch.data.questions import read_questions
 from parallelsearch.errors import UsageError
 from parallelsearch.limits import Limits
 from parallelsearch.retrieval.base import Passage
-from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
+from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.search import Search
-from parallelsearch.training.smoke import make_tokenizer
 from parallelsearch.trajectory import Question, Trajectory, read_trajectories
 
 pytest.importorskip("transformers")
@@ -61,11 +62,6 @@ YEARS = {name: int(dates.split("–")[0].split()[-1]) for name, (dates, _) in DI
 @pytest.fixture(scope="module")
 def search() -> Search:
     return Search(BM25Retriever.from_passages(PASSAGES), k=3)
-
-
-@pytest.fixture(scope="module")
-def encoder() -> TokenizerEncoder:
-    return TokenizerEncoder(make_tokenizer(), max_context=8192)
 
 
 def settings(mode: str) -> ColdStartSettings:
@@ -352,42 +348,19 @@ def test_nothing_that_a_forbidden_question_names_comes_out() -> None:
 # ---- a whole run -----------------------------------------------------------------------------------------------------
 
 
-def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, said: list[str] | None = None
-) -> dict[str, object]:
+def recipe_of(folder: Path, **values: Any) -> ColdStartRecipe:
     row = {"question": "what colour of seaweed is kelp", "golden_answers": ["brown"], "kind": "single"}
-    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    (tmp_path / "hotpotqa").mkdir()
+    (folder / "hotpotqa").mkdir()
     held = {"question": "Who directed Seven Ladders?", "golden_answers": ["Otto Brandt"]}
-    (tmp_path / "hotpotqa" / "dev.jsonl").write_text(json.dumps(held) + "\n", encoding="utf-8")
-    monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
-    tokenizer = make_tokenizer()
-    monkeypatch.setattr(TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
-    recipe = ColdStartRecipe.model_validate(
-        {
-            "model": "smoke",
-            "sources": [str(tmp_path / "train.jsonl")],
-            "num_trajectories": {"single": 1},
-            "num_mixed": 3,
-            "num_mixed_for_rl": 2,
-            "max_tokens": 8000,
-            "max_mixed_tokens": 8000,
-            "out": str(tmp_path / "out"),
-            "search": {"address": address},
-            "rollout": {"max_tokens": 8000, "max_observation_tokens": 3000},
-        }
-    )
-    return coldstart_run.run_coldstart(recipe, (said if said is not None else []).append)
+    (folder / "hotpotqa" / "dev.jsonl").write_text(json.dumps(held) + "\n", encoding="utf-8")
+    return recipe_in(folder, [row], PASSAGES, num_mixed=3, num_mixed_for_rl=2, max_mixed_tokens=8000, **values)
 
 
-def test_a_run_writes_mixed_trajectories_both_ways_and_questions_for_rl(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build_bm25(PASSAGES, tmp_path / "index")
-    report = run(tmp_path, monkeypatch, f"bm25:{tmp_path / 'index'}")
-    parallel = [one for one in read_trajectories(tmp_path / "out" / "parallel.jsonl") if one.kind == "mixed"]
-    sequential = [one for one in read_trajectories(tmp_path / "out" / "sequential.jsonl") if one.kind == "mixed"]
-    questions = list(read_questions(tmp_path / "out" / "rl_mixed.jsonl"))
+def test_a_run_writes_mixed_trajectories_both_ways_and_questions_for_rl(folder: Path) -> None:
+    report = coldstart_run.run_coldstart(recipe_of(folder))
+    parallel = [one for one in read_trajectories(folder / "out" / "parallel.jsonl") if one.kind == "mixed"]
+    sequential = [one for one in read_trajectories(folder / "out" / "sequential.jsonl") if one.kind == "mixed"]
+    questions = list(read_questions(folder / "out" / "rl_mixed.jsonl"))
     assert (report["num_mixed"], report["num_mixed_for_rl"], len(parallel), len(questions)) == (3, 5, 3, 5)
     assert [one.question for one in parallel] == [one.question for one in sequential]
     assert {one.question for one in parallel} <= {question.question for question in questions}
@@ -396,10 +369,8 @@ def test_a_run_writes_mixed_trajectories_both_ways_and_questions_for_rl(
     assert not any("Seven Ladders" in question.question for question in questions)
 
 
-def test_a_search_without_passages_on_this_machine_is_refused_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_without_passages_on_this_machine_is_refused_before_any_work(folder: Path) -> None:
     said: list[str] = []
     with pytest.raises(UsageError, match="num_mixed"):
-        run(tmp_path, monkeypatch, "demo", said)
+        coldstart_run.run_coldstart(recipe_of(folder, search={"address": "demo"}), said.append)
     assert said == []

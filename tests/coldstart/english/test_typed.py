@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from painters import PAGES, settings, taught, turns
+from small_runs import ROOMY, recipe_in
 from test_wide_questions import FACTS, PASSAGES
 
 from parallelsearch.answers import normalise
@@ -28,15 +29,13 @@ from parallelsearch.coldstart.english.wide import METADATA as WIDE
 from parallelsearch.coldstart.english.wide import Step, Wide, answer_of, wide_of
 from parallelsearch.coldstart.recipe import ColdStartRecipe
 from parallelsearch.coldstart.rules import load_rules
-from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.coldstart.tutor import build_coldstart
 from parallelsearch.coverage import covered
 from parallelsearch.data.made import as_lines
 from parallelsearch.data.questions import read_questions
 from parallelsearch.retrieval.base import Passage
-from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
+from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.search import Search
-from parallelsearch.training.smoke import make_tokenizer
 from parallelsearch.trajectory import Question, QuestionPart, read_trajectories
 
 
@@ -380,29 +379,8 @@ def test_pages_that_are_kept_back_or_needed_are_not_used() -> None:
 def recipe_of(folder: Path, pages: Sequence[Passage] = PASSAGES, **changes: Any) -> ColdStartRecipe:
     row = {"id": "t1", "question": "What is Aske known for?", "golden_answers": ["salmon"], "kind": "single",
            "dataset": "hotpotqa"}  # fmt: skip
-    (folder / "train.jsonl").write_text(json.dumps(row) + "\n")
-    build_bm25([*pages, Passage("aske", "Aske", "Aske is a lake known for salmon.")], folder / "index")
-    values: dict[str, Any] = {
-        "model": "smoke",
-        "sources": [str(folder / "train.jsonl")],
-        "num_trajectories": {"single": 1},
-        "max_tokens": 16000,
-        "max_mixed_tokens": 16000,
-        "sequential_max_turns": 9,
-        "out": str(folder / "out"),
-        "search": {"address": f"bm25:{folder / 'index'}"},
-        "rollout": {"max_tokens": 16000, "max_tokens_per_turn": 2000, "max_observation_tokens": 4000},
-        **changes,
-    }
-    return ColdStartRecipe.model_validate(values)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
-    tokenizer = make_tokenizer()
-    monkeypatch.setattr(TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
-    return tmp_path
+    lake = Passage("aske", "Aske", "Aske is a lake known for salmon.")
+    return recipe_in(folder, [row], [*pages, lake], **ROOMY, **changes)
 
 
 def test_a_run_teaches_them_and_validates_with_others(folder: Path) -> None:

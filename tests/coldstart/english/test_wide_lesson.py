@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from dataclasses import replace
 
 import pytest
 from painters import PAGES, settings
+from small_runs import recipe_in
 from test_wide_questions import PASSAGES as WORLD
 
 from parallelsearch import grammar
 from parallelsearch.coldstart.english.lessons.wide import plan_wide
 from parallelsearch.coldstart.english.wide import METADATA, Step, Wide, answer_of
 from parallelsearch.coldstart.lesson import Drop, Seen
-from parallelsearch.coldstart.recipe import ColdStartRecipe
-from parallelsearch.coldstart.run import TokenizerEncoder, run_coldstart
+from parallelsearch.coldstart.run import run_coldstart
 from parallelsearch.coldstart.tutor import build_coldstart
 from parallelsearch.coverage import covered
 from parallelsearch.data.questions import read_questions
 from parallelsearch.limits import Limits
-from parallelsearch.retrieval.bm25 import build_bm25
 from parallelsearch.rewards import reward
 from parallelsearch.training.metrics import read_metrics
 from parallelsearch.training.recipe import parse_recipe
@@ -331,37 +329,29 @@ async def test_wide_trajectories_train_a_model(search, encoder, tmp_path):
     assert all(of_one[-1] < of_one[0] for of_one in losses)
 
 
-def test_a_run_makes_wide_questions_and_teaches_them_both_ways(tmp_path, monkeypatch):
+def test_a_run_makes_wide_questions_and_teaches_them_both_ways(folder):
     """From pages to the files that SFT and RL start from; the twin has rounds of its own."""
     row = {"question": "what is a genus of moths", "golden_answers": ["none"], "kind": "single"}
-    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    monkeypatch.setenv("PARALLELSEARCH_DATA", str(tmp_path))
-    tokenizer = make_tokenizer()
-    monkeypatch.setattr(TokenizerEncoder, "of", classmethod(lambda cls, model: cls(tokenizer, model)))
-    build_bm25(WORLD, tmp_path / "index")
-    recipe = ColdStartRecipe.model_validate(
-        {
-            "model": "smoke",
-            "sources": [str(tmp_path / "train.jsonl")],
-            "num_trajectories": {"single": 1},
-            "num_wide": {3: 2, 5: 2},
-            "num_wide_mixed": {2: 1},
-            "num_wide_for_validation": 1,
-            "sequential_max_turns": 6,
-            "max_mixed_tokens": 16000,
-            "out": str(tmp_path / "out"),
-            "search": {"address": f"bm25:{tmp_path / 'index'}"},
-            "rollout": {
-                "max_tokens": 16000,
-                "max_observation_tokens": 3000,
-                "tokens_per_subquery": 600,
-                "max_tokens_per_turn": 1500,
-            },
-        }
+    recipe = recipe_in(
+        folder,
+        [row],
+        WORLD,
+        num_wide={3: 2, 5: 2},
+        num_wide_mixed={2: 1},
+        num_wide_for_validation=1,
+        sequential_max_turns=6,
+        max_tokens=1600,
+        max_mixed_tokens=16000,
+        rollout={
+            "max_tokens": 16000,
+            "max_observation_tokens": 3000,
+            "tokens_per_subquery": 600,
+            "max_tokens_per_turn": 1500,
+        },
     )
     run_coldstart(recipe)
     made, twins = (
-        {one.id: one for one in read_trajectories(tmp_path / "out" / f"{mode}.jsonl") if one.parts}
+        {one.id: one for one in read_trajectories(folder / "out" / f"{mode}.jsonl") if one.parts}
         for mode in ("parallel", "sequential")
     )
     assert made.keys() == twins.keys()
@@ -369,8 +359,8 @@ def test_a_run_makes_wide_questions_and_teaches_them_both_ways(tmp_path, monkeyp
     assert all(found.is_whole for one in made.values() if (found := covered(one)) is not None)
     assert all(len(turn.queries) == 1 for one in twins.values() for turn in one.rounds)
     assert all(len(one.rounds) >= len(one.parts or ()) for one in twins.values())
-    validation = read_questions(tmp_path / "out" / "validation.jsonl")
+    validation = read_questions(folder / "out" / "validation.jsonl")
     assert sorted(len(question.parts or ()) for question in validation) == [3, 4, 5], "every width"
-    for_rl = {question.id: question for question in read_questions(tmp_path / "out" / "rl_made.jsonl")}
+    for_rl = {question.id: question for question in read_questions(folder / "out" / "rl_made.jsonl")}
     assert made.keys() <= for_rl.keys()
     assert all(for_rl[one.id].parts == one.parts for one in made.values())

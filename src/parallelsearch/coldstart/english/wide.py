@@ -23,7 +23,7 @@ does not use it would be contradicted by a lesson that does. Nothing here reads 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from parallelsearch.trajectory import Question
 
@@ -45,7 +45,6 @@ Form = Literal[
 """The first, last, most and fewest want one name; `how_many_of` a number, `which_of` the names that fit; `all_of` and
 `none_of` yes or no; `compared` yes or no as well, about two parts: whether the first stands to the second as the `target`
 says ("before", "after", "more" or "less"); the rest the value of every part."""
-FORMS: tuple[Form, ...] = get_args(Form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,6 @@ class FactWords:
     query: str
     noun: str
     is_year: bool = False
-    is_number: bool = False
 
 
 FACTS: dict[str, FactWords] = {
@@ -76,22 +74,22 @@ FACTS: dict[str, FactWords] = {
     "author": FactWords("written by", "author"),
     "performer": FactWords("recorded by", "performer"),
     "founder": FactWords("founded by", "founder"),
-    "population": FactWords("population", "population", is_number=True),
-    "species": FactWords("species", "number of species", is_number=True),
-    "length": FactWords("length", "length", is_number=True),
-    "height": FactWords("height", "height", is_number=True),
-    "depth": FactWords("depth", "depth", is_number=True),
-    "area": FactWords("area", "area", is_number=True),
-    "weight": FactWords("weight", "weight", is_number=True),
+    "population": FactWords("population", "population"),
+    "species": FactWords("species", "number of species"),
+    "length": FactWords("length", "length"),
+    "height": FactWords("height", "height"),
+    "depth": FactWords("depth", "depth"),
+    "area": FactWords("area", "area"),
+    "weight": FactWords("weight", "weight"),
     "born_on": FactWords("born", "date of birth"),
     "died_on": FactWords("died", "date of death"),
-    "seats": FactWords("seats", "number of seats", is_number=True),
-    "students": FactWords("students", "number of students", is_number=True),
-    "employees": FactWords("employees", "number of employees", is_number=True),
-    "minutes": FactWords("running time", "running time", is_number=True),
-    "pages": FactWords("pages", "number of pages", is_number=True),
-    "copies": FactWords("copies sold", "number of copies sold", is_number=True),
-    "goals": FactWords("goals", "number of goals", is_number=True),
+    "seats": FactWords("seats", "number of seats"),
+    "students": FactWords("students", "number of students"),
+    "employees": FactWords("employees", "number of employees"),
+    "minutes": FactWords("running time", "running time"),
+    "pages": FactWords("pages", "number of pages"),
+    "copies": FactWords("copies sold", "number of copies sold"),
+    "goals": FactWords("goals", "number of goals"),
     "architect": FactWords("designed by", "architect"),
     "owner": FactWords("owned by", "owner"),
     "painter": FactWords("painted by", "painter"),

@@ -68,7 +68,6 @@ class SlotDecoder:
         )
         self._fused_scores = fused_scores(config.vocab_size, self.device)
         self.use_graphs = self.device.type == "cuda" if use_graphs is None else use_graphs
-        self.max_window = max_window
 
         def column(value: float, dtype: torch.dtype) -> Tensor:
             return torch.full((max_slots,), value, dtype=dtype, device=self.device)
@@ -197,7 +196,7 @@ class SlotDecoder:
             return self._feed_packed(rows, slots, begins, ends)
         width = max(len(row.ids) - row.num_cached for row in rows)
         is_fresh = all(row.num_cached == 0 for row in rows)
-        kv_length = min(_round_up(max(len(row.ids) for row in rows), 64), self.cache.length)
+        kv_length = min(round_up(max(len(row.ids) for row in rows), 64), self.cache.length)
         ids = [row.ids[row.num_cached :] + [0] * (width + row.num_cached - len(row.ids)) for row in rows]
         positions = begins[:, None] + torch.arange(width, device=self.device)
         positions = torch.where(positions < ends[:, None], positions, self.cache.bin)
@@ -387,5 +386,5 @@ class SlotDecoder:
         return graph
 
 
-def _round_up(value: int, step: int) -> int:
+def round_up(value: int, step: int) -> int:
     return -(-value // step) * step

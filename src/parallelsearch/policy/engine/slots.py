@@ -23,7 +23,7 @@ import torch
 from parallelsearch.errors import PolicyError
 from parallelsearch.policy.engine import draw
 from parallelsearch.policy.engine.base import Request
-from parallelsearch.policy.engine.decode import SlotDecoder, SlotRow, Window
+from parallelsearch.policy.engine.decode import SlotDecoder, SlotRow, Window, round_up
 from parallelsearch.policy.engine.model import ModelEngine, as_policy_error
 from parallelsearch.policy.engine.stops import StopBank
 
@@ -97,7 +97,7 @@ class SlotEngine(ModelEngine):
             dtype=self.dtype,
             use_graphs=use_graphs,
         )
-        self._slot_length = _round_up(max_context, self.kv_bucket)
+        self._slot_length = round_up(max_context, self.kv_bucket)
         budget = memory_bytes or _memory_budget(self.device)
         # On CUDA a slot has its full length from the start, since graphs hold the cache's address; elsewhere rows grow.
         if is_cuda:
@@ -222,7 +222,7 @@ class SlotEngine(ModelEngine):
             limit = self._make_slots(self._num_slots + len(newcomers) - len(self._free))
         elif newcomers:
             longest = max(len(request.ids) + request.max_new_tokens for request in newcomers)
-            length = max(self.decoder.cache.length, _round_up(longest, self.kv_bucket)) + 1
+            length = max(self.decoder.cache.length, round_up(longest, self.kv_bucket)) + 1
             limit = min(limit, max(1, self._budget // (self.decoder.cache.bytes_per_token * length)))
         return len(self._free) + max(0, limit - self._num_slots)
 
@@ -302,7 +302,7 @@ class SlotEngine(ModelEngine):
         if num_slots > cache.num_slots:
             num_slots = min(self.max_slots, max(num_slots, 2 * cache.num_slots))
         if length > cache.length:
-            length = min(self._slot_length, _round_up(max(length, cache.length * 3 // 2), self.kv_bucket))
+            length = min(self._slot_length, round_up(max(length, cache.length * 3 // 2), self.kv_bucket))
         self.decoder.reserve(num_slots, max(length, cache.length))
 
     # ---- decode ------------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ class SlotEngine(ModelEngine):
         running = self._running.values()
         num_steps = self.window
         longest = max(len(request.ids) + len(request.token_ids) for request in running) + num_steps
-        kv_length = min(_round_up(longest, self.kv_bucket), self.decoder.cache.length)
+        kv_length = min(round_up(longest, self.kv_bucket), self.decoder.cache.length)
         has_noise = any(request.sampling.temperature > 0 for request in running)
         has_cut = has_noise and any(request.sampling.top_p < 1 for request in running)
         # Recording a graph happens once for each size, and would look like slow decoding.
@@ -429,7 +429,7 @@ def _parts(rows: Sequence[SlotRow], max_tokens: int, is_packed: bool) -> list[li
 
 def _size_of_graph(num_rows: int) -> int:
     """The next of the sizes that graphs are recorded for."""
-    return max(8, 1 << (num_rows - 1).bit_length()) if num_rows <= 128 else _round_up(num_rows, 128)
+    return max(8, 1 << (num_rows - 1).bit_length()) if num_rows <= 128 else round_up(num_rows, 128)
 
 
 def _common_prefix(cached: list[int], ids: list[int]) -> int:
@@ -443,7 +443,3 @@ def _memory_budget(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * 0.6)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
-
-
-def _round_up(value: int, step: int) -> int:
-    return -(-value // step) * step

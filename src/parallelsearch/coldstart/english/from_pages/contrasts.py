@@ -21,7 +21,7 @@ from parallelsearch.coldstart.english.from_pages.fact_words import ASKS, NOUNS, 
 from parallelsearch.coldstart.english.from_pages.pages import Fact, Page
 from parallelsearch.coldstart.english.from_pages.reworded import possessive
 from parallelsearch.coldstart.english.from_pages.told import KINDS, sure_facts
-from parallelsearch.coldstart.english.from_pages.wordings import a_or_an
+from parallelsearch.coldstart.english.from_pages.wordings import a_or_an, capital
 from parallelsearch.coldstart.english.from_pages.works import Work
 from parallelsearch.coldstart.english.lessons.two_rounds import CRAFTS
 from parallelsearch.trajectory import Kind, Question
@@ -149,10 +149,6 @@ def _small(text: str) -> str:
     return text[0].lower() + text[1:]
 
 
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
 def _fronted(page: Page, subject: str, rng: random.Random) -> tuple[str, Fact] | None:
     facts = [fact for fact in page.facts if fact.fronted(subject)]
     if not facts:
@@ -185,7 +181,7 @@ def _beside_a_work(work: Work, pages: Mapping[str, Page], rng: random.Random) ->
         return None
     fact = rng.choice(sorted(told))
     subject = rng.choice(_BESIDE_A_WORK).format(**words)
-    text = _capital(f"{rng.choice(ASKS[fact]).format(x=subject)}?").replace(",?", "?")
+    text = capital(f"{rng.choice(ASKS[fact]).format(x=subject)}?").replace(",?", "?")
     return text, told[fact], [page.title]
 
 
@@ -204,7 +200,7 @@ def _of_one_fact(page: Page, rng: random.Random) -> Draft | None:
     noun = rng.choice(NOUNS[fact])[0]
     words = {"x": page.name, "own": possessive(page.name)}
     ask, phrase = (rng.choice(some[fact]).format(**words) for some in (ASKS, PHRASES))
-    text = rng.choice(_OF_ONE_FACT).format(**words, fact=noun, Fact=_capital(noun), Ask=_capital(ask), phrase=phrase)
+    text = rng.choice(_OF_ONE_FACT).format(**words, fact=noun, Fact=capital(noun), Ask=capital(ask), phrase=phrase)
     return text, told[fact], [page.title]
 
 

@@ -17,7 +17,7 @@ from parallelsearch.answers import normalise
 from parallelsearch.coldstart.english.evidence import has_day
 from parallelsearch.coldstart.english.from_pages.reworded import possessive
 from parallelsearch.coldstart.english.from_pages.told import OCCUPATIONS, Thing, is_known_date
-from parallelsearch.coldstart.english.from_pages.wordings import as_typed
+from parallelsearch.coldstart.english.from_pages.wordings import as_typed, capital
 from parallelsearch.coldstart.english.lessons.dates import FACTS, METADATA, Dates
 from parallelsearch.trajectory import Question
 
@@ -128,7 +128,7 @@ def _question(thing: Thing, fact: str, rng: random.Random) -> Question:
     is_described = thing.head in OCCUPATIONS and rng.random() < DESCRIBED_SHARE
     name = f"the {thing.head} {thing.name}" if is_described else thing.name
     text = rng.choice(ways).format(x=name, own=possessive(name))
-    text = as_typed(text[0].upper() + text[1:], rng)
+    text = as_typed(capital(text), rng)
     dates = Dates(thing.name, thing.title, fact, _words_of(thing), is_year)
     golden = [year] if is_year else list(dict.fromkeys((words, year)))
     return Question(

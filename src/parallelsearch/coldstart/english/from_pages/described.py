@@ -30,7 +30,7 @@ from parallelsearch.coldstart.english.from_pages.roles import KINDS_OF_THINGS, P
 from parallelsearch.coldstart.english.from_pages.told import Thing, Things, is_known_date, one_name
 from parallelsearch.coldstart.english.from_pages.two_rounds import same_nation
 from parallelsearch.coldstart.english.from_pages.wide import golden_of
-from parallelsearch.coldstart.english.from_pages.wordings import as_people_write, listed
+from parallelsearch.coldstart.english.from_pages.wordings import as_people_write, capital, listed
 from parallelsearch.coldstart.english.wide import METADATA, Form, Step, Wide, answer_of
 from parallelsearch.coldstart.lesson import CHANGED, Seen
 from parallelsearch.retrieval.base import Passage
@@ -210,7 +210,7 @@ class _Maker:
         step = _step(pair, fact)
         if find_phrase(pair.text, step.words):
             return None
-        text = self._asking(fact, step.value).format(p=pair.described, P=_capital(pair.described))
+        text = self._asking(fact, step.value).format(p=pair.described, P=capital(pair.described))
         wide = Wide("each", fact, None, (_of_the_thing(pair), step))
         answers = list(dict.fromkeys((step.value, *_other_forms(pair.somebody, fact))))
         return self._question(f"{text}?", answers, [pair], "sequential", wide)
@@ -243,7 +243,7 @@ class _Maker:
             return self._own_fact(pair)
         named = self._named(pair.page)
         text = self.rng.choice(pair.role.asks).format(**named)
-        return self._question(f"{_capital(text)}?", [pair.somebody.name], [pair], "single")
+        return self._question(f"{capital(text)}?", [pair.somebody.name], [pair], "single")
 
     # ---- mixed ones --------------------------------------------------------------------------------------------------
 
@@ -260,11 +260,11 @@ class _Maker:
         is_person = pairs[0].role.who in PEOPLE
         which = "who" if is_person else "which"
         texts = (
-            f"{_capital(which)} {asked}, {either}?",
-            f"{_capital(which)} {asked}, {either}?",
-            f"{_capital(which)} {asked}: {either}?",
+            f"{capital(which)} {asked}, {either}?",
+            f"{capital(which)} {asked}, {either}?",
+            f"{capital(which)} {asked}: {either}?",
             f"Of {all_of}, {which} {asked}?",
-            f"{_capital(either)}: {which} {asked}?",
+            f"{capital(either)}: {which} {asked}?",
             f"Which of these {'people ' if is_person else ''}{asked}: {either}?",
         )
         return self._question(self.rng.choice(texts), answer_of(wide), pairs, "mixed", wide)
@@ -306,7 +306,7 @@ class _Maker:
         fact = self.rng.choice(facts)
         value = _value(thing, fact)[0]
         named = self._named(pair.page)["x"]
-        text = self._asking(fact, value).format(p=named, P=_capital(named))
+        text = self._asking(fact, value).format(p=named, P=capital(named))
         answers = list(dict.fromkeys((value, *_other_forms(thing, fact))))
         return self._question(f"{text}?", answers, [pair], "single")
 
@@ -453,7 +453,3 @@ def _kinds_of(thing: Thing) -> list[str]:
         return []
     he, she = len(_HE.findall(thing.text)), len(_SHE.findall(thing.text))
     return ["anyone", *(["man"] if he > 2 * she else ["woman"] if she > 2 * he else [])]
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]

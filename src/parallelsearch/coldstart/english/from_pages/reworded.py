@@ -25,7 +25,16 @@ from parallelsearch.coldstart.english.from_pages.fact_words import (
 )
 from parallelsearch.coldstart.english.from_pages.templates import Templates
 from parallelsearch.coldstart.english.from_pages.told import KINDS, OCCUPATIONS, Thing
-from parallelsearch.coldstart.english.from_pages.wordings import Said, a_or_an, event, listed, more_of, said_of
+from parallelsearch.coldstart.english.from_pages.wordings import (
+    COUNTS,
+    Said,
+    a_or_an,
+    capital,
+    event,
+    listed,
+    more_of,
+    said_of,
+)
 from parallelsearch.coldstart.english.lessons.two_rounds import CRAFTS
 from parallelsearch.coldstart.english.wide import Wide
 
@@ -43,7 +52,6 @@ MAX_DESCRIBED = 6
 MAX_RUN = 5
 """So many names at most are asked for in turn, have a clause each, have a word each, or stand without a comma."""
 
-_NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight"}
 _SLIPS = {
     "which": ("wich", "whcih"),
     "what": ("waht", "wat"),
@@ -86,7 +94,7 @@ def reworded(asked: Asked, templates: Templates, rng: random.Random) -> str:
 def filled(template: str, asked: Asked, templates: Templates, rng: random.Random) -> str:
     """A template of the question's group with its slots filled, and what people put around a question."""
     slots = _Slots(asked, templates, rng)
-    text = _capital(_tidied(_with_slip(template, rng).format_map(slots)))
+    text = capital(_tidied(_with_slip(template, rng).format_map(slots)))
     text = _framed(text, slots.plain, templates, rng)
     if rng.random() < LOWER_CASE_SHARE and not slots.is_run:
         text = text.lower()
@@ -141,7 +149,7 @@ class _Slots(dict[str, str]):
 
     def __missing__(self, slot: str) -> str:
         if slot[0].isupper():
-            return _capital(self[slot[0].lower() + slot[1:]])
+            return capital(self[slot[0].lower() + slot[1:]])
         for ways in (self._lists, self._comparing, self._saying, self._asking, self._of_works):
             found = ways().get(slot)
             if found is not None:
@@ -241,7 +249,7 @@ class _Slots(dict[str, str]):
             "b": lambda: names[1].rstrip(","),
             "x": lambda: names[0],
             "own_one": lambda: possessive(names[0]),
-            "n": lambda: _NUMBERS[max(len(self.plain), len(self.facts)) if len(self.plain) == 1 else len(self.plain)],
+            "n": lambda: COUNTS[max(len(self.plain), len(self.facts)) if len(self.plain) == 1 else len(self.plain)],
             "things": lambda: self.asked.things_word,
             "the_things": lambda: (
                 "" if self.asked.things_word in ("people", "things") else f"the {self.asked.things_word} "
@@ -352,17 +360,17 @@ class _Slots(dict[str, str]):
             "noun": lambda: self.nouns[0][0],
             "nouns": lambda: self.nouns[0][1],
             "ask": lambda: asks()[0],
-            "asks": lambda: " ".join(f"{_capital(one)}?" for one in asks()),
+            "asks": lambda: " ".join(f"{capital(one)}?" for one in asks()),
             "asks_and": lambda: _clauses(asks(), rng),
             "asks_semi": lambda: "; ".join(asks()),
-            "asks_lines": lambda: "?\n".join(map(_capital, asks())) + "?",
+            "asks_lines": lambda: "?\n".join(map(capital, asks())) + "?",
             "other_asks": lambda: "? And ".join(asks()[1:]),
             "others": lambda: listed(others, "and"),
             "and_others": lambda: " ".join(f"And {name}?" for name in others),
             "phrases": lambda: listed(phrases(), "and", rng),
             "phrases_semi": lambda: "; ".join(phrases()),
             "lines_phrases": lambda: self._lined(phrases()),
-            "lines_asks": lambda: self._lined([f"{_capital(one)}?" for one in asks()]),
+            "lines_asks": lambda: self._lined([f"{capital(one)}?" for one in asks()]),
             "keywords": keywords,
             "facts": lambda: ", ".join(nouns),
             "facts_plain": lambda: listed(nouns, "and", rng),
@@ -409,10 +417,6 @@ def _clauses(clauses: Sequence[str], rng: random.Random) -> str:
     return f"{', '.join(others)}{comma} and {last}"
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def _tidied(text: str) -> str:
     """Without the comma of a clause that meets another mark: "A, who died in 1960,: which" and "B, who died in 1971,?"."""
     return re.sub(r",(?=\s*(?:[:?.;,!]|$|- |\())", "", text)
@@ -433,7 +437,7 @@ def _with_slip(template: str, rng: random.Random) -> str:
         return template
     number, word = rng.choice(places)
     slip = rng.choice(_SLIPS[word.lower()])
-    pieces[number] = re.sub(rf"\b{word}\b", _capital(slip) if word[0].isupper() else slip, pieces[number], count=1)
+    pieces[number] = re.sub(rf"\b{word}\b", capital(slip) if word[0].isupper() else slip, pieces[number], count=1)
     return "".join(pieces)
 
 

@@ -23,8 +23,8 @@ from parallelsearch.answers import list_forms, normalise
 from parallelsearch.coldstart.english.from_pages import wordings
 from parallelsearch.coldstart.english.from_pages.told import Thing, Things, may_be, one_name
 from parallelsearch.coldstart.english.from_pages.two_rounds import same_nation
-from parallelsearch.coldstart.english.from_pages.worded import NO_KIND, Draft, text_of
-from parallelsearch.coldstart.english.wide import FACTS, METADATA, Form, Step, Wide, answer_of, number_of
+from parallelsearch.coldstart.english.from_pages.worded import NO_KIND, Draft, step_of, text_of
+from parallelsearch.coldstart.english.wide import FACTS, METADATA, Form, Wide, answer_of, number_of
 from parallelsearch.trajectory import Question, QuestionPart
 
 MADE_WIDE = "made-wide"
@@ -176,7 +176,7 @@ class _Maker:
             return self._several_questions(width)
         facts = (_MIXED if is_mixed else _PARALLEL)[form]
         fact = self.rng.choices(list(facts), list(facts.values()))[0]
-        group = self._works_with(fact) if is_mixed else self._group(fact, form)
+        group = self._works_with(fact) if is_mixed else self._group(fact)
         turn = self.num_asked[form, width, is_mixed]
         if form in ("first_of", "last_of", "most_of", "fewest_of"):
             return self._choice(form, fact, group, width, is_mixed)
@@ -190,7 +190,7 @@ class _Maker:
             return self._drafted(form, fact, None, drawn, None, is_mixed)
         return self._fitting(form, fact, group, width, _num_fitting(form, width, turn), is_mixed)
 
-    def _group(self, fact: str, form: Form) -> list[Thing]:
+    def _group(self, fact: str) -> list[Thing]:
         """Things of one kind that tell a fact, larger kinds more often; people are one kind, and sometimes one occupation."""
         kinds = {kind: group for kind, group in self.groups[fact].items() if len(group) >= self.min_of_a_kind}
         kinds = {kind: group for kind, group in kinds.items() if (kind == "person") == (fact in _PEOPLE)}
@@ -327,12 +327,12 @@ class _Maker:
             return None if fits is None else thing.title in fits
 
         if not is_mixed:
-            steps = tuple(replace(_step(thing, fact), holds=holds(thing)) for thing in drawn)
+            steps = tuple(replace(step_of(thing, fact), holds=holds(thing)) for thing in drawn)
             return Draft(Wide(form, fact, target, steps), tuple(drawn))
         makers = [self._maker_of(work) for work in drawn]
-        first = [_step(work, _ROLES[work.head]) for work in drawn]
+        first = [step_of(work, _ROLES[work.head]) for work in drawn]
         then = [
-            replace(_step(maker, fact), holds=holds(work), round=2, of=work.name)
+            replace(step_of(maker, fact), holds=holds(work), round=2, of=work.name)
             for work, maker in zip(drawn, makers, strict=True)
         ]
         return Draft(Wide(form, fact, target, (*first, *then)), (*drawn, *makers))
@@ -343,7 +343,7 @@ class _Maker:
         if thing is None or len(facts) < width or self.uses[thing.title] >= self.max_uses:
             return None
         chosen = self.rng.sample(facts, width)
-        return Draft(Wide("facts_of_one", None, None, tuple(_step(thing, fact) for fact in chosen)), (thing,) * width)
+        return Draft(Wide("facts_of_one", None, None, tuple(step_of(thing, fact) for fact in chosen)), (thing,) * width)
 
     def _facts_of_a_maker(self) -> Draft | None:
         """One work, and two facts of the one who made it: a round for one thing, then one that fans out."""
@@ -355,8 +355,8 @@ class _Maker:
         facts = [fact for fact in _facts_of(maker) if fact in _PEOPLE]
         if len(facts) < 2:
             return None
-        then = [replace(_step(maker, fact), round=2, of=work.name) for fact in self.rng.sample(facts, 2)]
-        return Draft(Wide("facts_of_one", None, None, (_step(work, _ROLES[work.head]), *then)), (work, maker, maker))
+        then = [replace(step_of(maker, fact), round=2, of=work.name) for fact in self.rng.sample(facts, 2)]
+        return Draft(Wide("facts_of_one", None, None, (step_of(work, _ROLES[work.head]), *then)), (work, maker, maker))
 
     def _several_questions(self, width: int) -> Draft | None:
         facts = [fact for fact in wordings.CLAUSES if any(len(g) >= 2 for g in self.groups[fact].values())]
@@ -369,7 +369,7 @@ class _Maker:
         things = [thing for thing, _ in drawn]
         if not one_name(things) or any(self.uses[thing.title] >= self.max_uses for thing in things):
             return None
-        steps = tuple(_step(thing, fact) for thing, fact in drawn)
+        steps = tuple(step_of(thing, fact) for thing, fact in drawn)
         return Draft(Wide("several_questions", None, None, steps), tuple(things))
 
     # ---- wording -----------------------------------------------------------------------------------------------------
@@ -429,11 +429,6 @@ def _num_fitting(form: Form, width: int, turn: int) -> int:
 
 def _facts_of(thing: Thing) -> list[str]:
     return [fact for fact in _OF_ONE if fact in thing.told]
-
-
-def _step(thing: Thing, fact: str) -> Step:
-    value, words = thing.told[fact]
-    return Step(thing.name, thing.title, fact, value, words)
 
 
 def _value(thing: Thing, fact: str, makers: Mapping[str, Thing] | None) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from parallelsearch.coldstart.english.from_pages.reworded import Asked, reworded
 from parallelsearch.coldstart.english.from_pages.told import KINDS, OCCUPATIONS, Thing
 from parallelsearch.coldstart.english.from_pages.wordings import Ways
 from parallelsearch.coldstart.english.lessons.two_rounds import CRAFTS
-from parallelsearch.coldstart.english.wide import FACTS, Wide
+from parallelsearch.coldstart.english.wide import FACTS, Step, Wide
 
 NO_KIND = frozenset({"film", "performed", "started", "used", "known"})
 """Words that a person's page gives as its head by mistake ("an American film and stage actor")."""
@@ -33,6 +33,12 @@ class Draft:
     def first_round(self) -> list[Thing]:
         """The things that the question names, a thing of several facts as often."""
         return [thing for thing, step in zip(self.things, self.wide.steps, strict=True) if step.round == 1]
+
+
+def step_of(thing: Thing, fact: str) -> Step:
+    """What the thing tells of a fact, as a part of a question."""
+    value, words = thing.told[fact]
+    return Step(thing.name, thing.title, fact, value, words)
 
 
 def text_of(draft: Draft, is_mixed: bool, ways: Ways, rng: random.Random) -> str:

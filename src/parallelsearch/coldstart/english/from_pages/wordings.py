@@ -224,7 +224,7 @@ CLAUSES = {
     "performer": "who recorded {x}",
 }
 """One fact asked for in a clause of its own, for several questions in one."""
-_COUNTS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight"}
+COUNTS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight"}
 _POLITE = (
     "Please tell me: {q}",
     "I'd like to know: {q}",
@@ -360,6 +360,11 @@ def a_or_an(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
+def capital(text: str) -> str:
+    """Its first letter large, the others as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def listed(names: Sequence[str], word: str, rng: random.Random | None = None) -> str:
     """ "A, B and C"; with a comma before the last word every now and then where it is drawn."""
     if len(names) == 1:
@@ -385,7 +390,7 @@ def fill(wording: str, names: Sequence[str], rng: random.Random, said: Said | No
         "larger": "larger" if is_pair else "largest",
         "smaller": "smaller" if is_pair else "smallest",
         "versus": " vs ".join(names),
-        "count": _COUNTS.get(len(names), str(len(names))),
+        "count": COUNTS.get(len(names), str(len(names))),
         **words,
     }
     if said is not None:
@@ -400,7 +405,7 @@ def fill(wording: str, names: Sequence[str], rng: random.Random, said: Said | No
             "rest_one": said.rest_one,
         }
     text = wording.format(**values)
-    return text[0].upper() + text[1:]
+    return capital(text)
 
 
 def facts_listed(facts: Sequence[str], rng: random.Random) -> tuple[str, str]:
@@ -413,7 +418,7 @@ def several_in_one(clauses: Sequence[str], rng: random.Random) -> str:
     """Questions that have nothing to do with each other, in one."""
     first, *others = clauses
     capital = [f"{clause[0].upper()}{clause[1:]}" for clause in clauses]
-    count = _COUNTS[len(clauses)].capitalize()
+    count = COUNTS[len(clauses)].capitalize()
     ways = (
         f"{capital[0]}{''.join(f', {clause}' for clause in others[:-1])}, and {others[-1]}?",
         f"{count} questions: {' '.join(f'{clause}?' for clause in capital)}",

@@ -26,9 +26,9 @@ from parallelsearch.coldstart.english.from_pages.told import (
     is_known_date,
     one_name,
 )
-from parallelsearch.coldstart.english.from_pages.worded import NO_KIND
-from parallelsearch.coldstart.english.from_pages.wordings import as_typed
-from parallelsearch.coldstart.english.wide import FACTS, METADATA, Step, Wide, answer_of, number_of
+from parallelsearch.coldstart.english.from_pages.worded import NO_KIND, step_of
+from parallelsearch.coldstart.english.from_pages.wordings import as_typed, capital
+from parallelsearch.coldstart.english.wide import FACTS, METADATA, Wide, answer_of, number_of
 from parallelsearch.trajectory import Question, QuestionPart
 
 MADE_YES_NO = "made-yes-no"
@@ -213,7 +213,7 @@ class _Maker:
             return None
         low, high = sorted((one, other), key=lambda thing: _number(thing, fact))
         both = (low, high) if is_yes == (target in ("before", "less")) else (high, low)
-        wide = Wide("compared", fact, target, (_step(both[0], fact), _step(both[1], fact)))
+        wide = Wide("compared", fact, target, (step_of(both[0], fact), step_of(both[1], fact)))
         return wide, both
 
     def _beside(self, one: Thing, fact: str, group: Sequence[Thing]) -> Thing | None:
@@ -248,11 +248,6 @@ def _number(thing: Thing, fact: str) -> float:
     return number_of(thing.told[fact][0])
 
 
-def _step(thing: Thing, fact: str) -> Step:
-    value, words = thing.told[fact]
-    return Step(thing.name, thing.title, fact, value, words)
-
-
 def text_of(wide: Wide, both: tuple[Thing, Thing], rng: random.Random) -> str:
     """The question as somebody might type it."""
     assert wide.fact is not None
@@ -268,7 +263,7 @@ def text_of(wide: Wide, both: tuple[Thing, Thing], rng: random.Random) -> str:
     clauses = CLAUSES[wide.fact]
     is_asked = rng.random() < 0.6
     clause = rng.choice(clauses.asked if is_asked else clauses.stated).format(**words)
-    clause_at_start = clause[0].upper() + clause[1:]
+    clause_at_start = capital(clause)
     frame = rng.choice(ASKED if is_asked else STATED)
     text = frame.format(q=clause, Q=clause_at_start, s=clause, S=clause_at_start, **names)
     return as_typed(text, rng)
