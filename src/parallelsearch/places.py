@@ -17,8 +17,8 @@ CACHE_ENV = "PARALLELSEARCH_CACHE"
 
 def cache_dir() -> Path:
     """PARALLELSEARCH_CACHE, or XDG_CACHE_HOME/parallelsearch."""
-    own = os.environ.get(CACHE_ENV)
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parallelsearch"
+    own = os.environ.get(CACHE_ENV) or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "parallelsearch")
+    return Path(os.path.expanduser(own))
 
 
 @contextmanager
