@@ -77,10 +77,10 @@ class LiveFiles:
     def _files(self) -> list[_File]:
         if not self.path.is_dir():
             return [_file(self.path, self.path.name)]
-        found = []
+        root, found = str(self.path), []
         for path in documents_in(self.path):
             with suppress(OSError):  # gone meanwhile, or behind a link that may not be followed
-                found.append(_file(path, str(path.relative_to(self.path))))
+                found.append(_file(path, str(path).removeprefix(root)))
         return found
 
     def refresh(self, on_progress: OnProgress | None = None) -> dict[str, Any] | None:
