@@ -84,6 +84,14 @@ def test_unknown_and_half_addresses_say_what_to_type(tmp_path: Path) -> None:
         open_search("serper:", workers=2)
 
 
+def test_a_home_that_is_nobodys_is_a_path_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no file or folder '.*~nobody-at-all/docs'"):
+        open_retriever("files:~nobody-at-all/docs")
+    with pytest.raises(UsageError, match="'~nobody-at-all/docs' is no search address"):
+        open_retriever("~nobody-at-all/docs")
+    assert with_whole_path("bm25:~nobody-at-all/x").endswith("/~nobody-at-all/x")
+
+
 def test_paths_in_addresses_are_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()

@@ -1,4 +1,4 @@
-"""Folders that take nothing: one that is read-only, whoever asks, and one on a disk that is full."""
+"""Folders that take nothing: one that is read-only, whoever asks, and one on a disk that is full; and what may not be read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 _VERSION_3 = 0x20080522
 _MAY_WRITE_ANYWHERE = 1 << 1  # CAP_DAC_OVERRIDE
+_MAY_READ_ANYWHERE = 1 << 2  # CAP_DAC_READ_SEARCH
 
 
 class _Header(ctypes.Structure):
@@ -22,21 +23,34 @@ class _Rights(ctypes.Structure):
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """Nothing can be made in the folder. Root, for whom a folder's mode means nothing, gives that right up for a while; the
-    right is a thread's own."""
+    """Nothing can be made in the folder."""
+    with _mode(folder, 0o500):
+        yield
+
+
+@contextmanager
+def closed(path: Path) -> Iterator[None]:
+    """The file cannot be read, or the folder not be looked into."""
+    with _mode(path, 0):
+        yield
+
+
+@contextmanager
+def _mode(path: Path, mode: int) -> Iterator[None]:
+    """Root, for whom a mode means nothing, gives its rights up for a while; they are a thread's own."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, rights = _Header(_VERSION_3, 0), (_Rights * 2)()
     assert libc.capget(ctypes.byref(header), ctypes.byref(rights)) == 0
-    before, mode = rights[0].effective, folder.stat().st_mode
-    folder.chmod(0o500)
-    rights[0].effective = before & ~_MAY_WRITE_ANYWHERE
+    before, mode_before = rights[0].effective, path.stat().st_mode
+    path.chmod(mode)
+    rights[0].effective = before & ~(_MAY_WRITE_ANYWHERE | _MAY_READ_ANYWHERE)
     assert libc.capset(ctypes.byref(header), ctypes.byref(rights)) == 0
     try:
         yield
     finally:
         rights[0].effective = before
         assert libc.capset(ctypes.byref(header), ctypes.byref(rights)) == 0
-        folder.chmod(mode)
+        path.chmod(mode_before)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import functools
 import importlib
 import inspect
 import logging
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -77,13 +78,18 @@ def _own_code(name: str) -> Callable[..., Any]:
     return made
 
 
+def _expanded(rest: str) -> Path:
+    """With the home of whoever `~` names; as it is written where there is no such user."""
+    return Path(os.path.expanduser(rest))
+
+
 def _path(rest: str) -> str:
-    return str(Path(rest).expanduser().absolute())
+    return str(_expanded(rest).absolute())
 
 
 def _path_if_there(rest: str) -> str:
     """A model is a folder or a name of the hub."""
-    return _path(rest) if Path(rest).expanduser().exists() else rest
+    return _path(rest) if _expanded(rest).exists() else rest
 
 
 def _path_or_uri(rest: str) -> str:
@@ -373,7 +379,7 @@ def _unknown(what: str, address: str, known: tuple[Address, ...]) -> UsageError:
 
 def _meant(address: str, what: str) -> str:
     """What to type for something that is there but has no scheme before it."""
-    path = Path(address).expanduser()
+    path = _expanded(address)
     if path.is_dir():
         scheme = _kind_of(path) if what == "search" else "hf"
         return f" '{address}' is a folder: write {scheme}:{address}."

@@ -12,13 +12,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from parallelsearch.errors import UsageError
+
 CACHE_ENV = "PARALLELSEARCH_CACHE"
 
 
 def cache_dir() -> Path:
     """PARALLELSEARCH_CACHE, or XDG_CACHE_HOME/parallelsearch."""
-    own = os.environ.get(CACHE_ENV)
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parallelsearch"
+    own = os.environ.get(CACHE_ENV) or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "parallelsearch")
+    try:
+        return Path(own).expanduser()
+    except RuntimeError as error:  # a user whom the system does not know, as in some containers
+        raise UsageError(f"there is no home folder for the cache '{own}': name a folder in {CACHE_ENV}") from error
 
 
 @contextmanager

@@ -50,6 +50,15 @@ def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.delenv("PARALLELSEARCH_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert models.cache_dir() == tmp_path / "xdg" / "parallelsearch" / "models"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PARALLELSEARCH_CACHE", "~/mine")  # as in a file of variables, which no shell reads
+    assert models.cache_dir() == tmp_path / "mine" / "models"
+    monkeypatch.setenv("PARALLELSEARCH_CACHE", "~nobody-at-all/mine")  # as `~` alone where a user has no home
+    with pytest.raises(UsageError, match=r"no home folder for the cache '~nobody-at-all/mine'.*PARALLELSEARCH_CACHE"):
+        models.cache_dir()
+    monkeypatch.delenv("PARALLELSEARCH_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert models.cache_dir() == tmp_path / ".cache" / "parallelsearch" / "models"
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from parallelsearch.retrieval.corpus import (
 )
 from parallelsearch.retrieval.documents import html_document, markdown
 from small_data import NUM_PASSAGES
+from unwritable import closed
 
 PASSAGES = [Passage("1", "Pelé", "from Brazil, a footballer"), Passage("2", "日本", 'says "hi"\nand bye')]
 ROWS = [{"id": passage.id, "title": passage.title, "text": passage.text} for passage in PASSAGES]
@@ -622,6 +623,28 @@ def test_a_bad_file_of_a_folder_is_left_out_and_a_bad_line_beside_it_stops(tmp_p
     (problem,) = report.problems
     assert report.reasons == {"is not UTF-8": 1}
     assert "b.txt: is not UTF-8" in problem
+
+
+def test_what_may_not_be_read_in_a_folder_is_left_out_and_a_folder_that_may_not_be_is_named(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    for folder in (docs / "inner", tmp_path / "else"):
+        folder.mkdir(parents=True)
+        write(folder / "a.md", "Inside.")
+    write(docs / "b.md", "Closed.")
+    write(docs / "c.md", "Open.")
+    (docs / "d.md").symlink_to(tmp_path / "else" / "a.md")
+    (docs / "e.md").symlink_to("e.md")
+    (docs / "f.md").symlink_to("nowhere")
+    report = CorpusReport()
+    with closed(docs / "inner"), closed(docs / "b.md"), closed(tmp_path / "else"):
+        assert [p.text for p in passages_of(docs, on_bad=report.on_bad(docs, skip_bad=False))] == ["Open."]
+    assert report.problems == [
+        f"{docs / 'inner'}: the folder cannot be read: Permission denied",
+        f"{docs / 'b.md'}: cannot read '{docs / 'b.md'}': Permission denied",
+        f"{docs / 'd.md'}: cannot read '{docs / 'd.md'}': Permission denied",
+    ]
+    with closed(docs), pytest.raises(UsageError, match=r"cannot read the folder '.*docs': Permission denied"):
+        list(passages_of(docs, on_bad=report.on_bad(docs, skip_bad=False)))
 
 
 def test_corpora_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:

@@ -7,16 +7,20 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from parallelsearch import open_search
+from parallelsearch import open_search, places
 from parallelsearch.addresses import files_of, open_retriever, with_whole_path
 from parallelsearch.errors import DataError, ParallelSearchError, UsageError
 from parallelsearch.retrieval import live_files, reopening
+from parallelsearch.retrieval.bm25 import BM25Retriever
+from unwritable import closed
 
 
 @pytest.fixture
@@ -120,19 +124,88 @@ def test_who_opens_the_same_files_at_once_builds_once(docs: Path, builds: list[P
     assert builds == [docs]
 
 
+def test_who_waited_for_another_indexes_what_is_there_then(
+    docs: Path, builds: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def locked(path: Path) -> Iterator[None]:
+        (docs / "agate.md").write_text("Agate is new.")
+        with places.locked(path):
+            yield
+
+    monkeypatch.setattr(live_files, "locked", locked)
+    files = files_of(f"files:{docs}")
+    assert files is not None
+    assert files.refresh() is not None
+    assert files.refresh() is None
+    assert len(builds) == 1
+
+
+async def test_an_index_that_goes_while_it_is_opened_is_followed_by_the_next(
+    docs: Path, builds: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_index(index: Path) -> BM25Retriever:
+        if len(builds) == 1:
+            (docs / "agate.md").write_text("Agate is like onyx.")
+            files = files_of(f"files:{docs}")
+            assert files is not None
+            assert files.refresh() is not None
+        return BM25Retriever(index)
+
+    monkeypatch.setattr(live_files, "BM25Retriever", open_index)
+    assert len(await found(f"files:{docs}")) == 2
+    assert len(builds) == 2
+
+
+async def test_a_file_is_another_with_the_same_size_and_time_and_when_it_may_be_read_again(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onyx, fresh = docs / "minerals" / "onyx.md", docs / "fresh"
+    assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
+    fresh.write_text("# Onyx\n\nOnyx is run by Eve.\n")
+    os.utime(fresh, ns=(0, onyx.stat().st_mtime_ns))
+    fresh.replace(onyx)
+    assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Eve."]
+    with closed(onyx):
+        assert await found(f"files:{docs}") == []
+    assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Eve."]
+    files = files_of(f"files:{docs}")
+    assert files is not None
+    stamp = files.stamp()
+    monkeypatch.setattr(live_files, "find_spec", lambda name: None)
+    assert files.stamp() != stamp  # PDFs are read once the extra for them is there
+
+
+async def test_a_path_that_is_not_utf_8(docs: Path) -> None:
+    folder = docs / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / os.fsdecode(b"on\xe9.md")).write_text("Onyx in French.")
+    assert await found(f"files:{folder}") == ["Onyx in French."]
+    assert await found(f"files:{folder}") == ["Onyx in French."]
+
+
 async def test_a_cache_that_somebody_tidied_is_made_again(docs: Path, builds: list[Path], tmp_path: Path) -> None:
     await found(f"files:{docs}")
-    (index,) = (tmp_path / "cache" / "files").glob("*/index")
-    (index / "manifest.json").unlink()
+    (manifest,) = (tmp_path / "cache" / "files").glob("*/*/manifest.json")
+    index = manifest.parent
+    manifest.unlink()
     assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
     shutil.rmtree(index)
     assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
     shutil.rmtree(tmp_path / "cache")
     assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
-    assert len(builds) == 4
+    (index / "passages.bin").write_bytes(b"?" * (index / "passages.bin").stat().st_size)
+    (index / "indptr.csc.index.npy").write_bytes(b"?" * (index / "indptr.csc.index.npy").stat().st_size)
+    assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
+    assert len(builds) == 5
+    (index / "manifest.json").unlink()
+    (index.parent / "index.partial").write_text("of an earlier version")
+    (docs / "beryl.txt").write_text("Beryl is new.")  # at once with what was tidied
     for note in ("[]", "{", '{"path": 3}'):
         next((tmp_path / "cache" / "files").glob("*/files.json")).write_text(note)
         assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
+    assert len(builds) == 6
+    assert len(list(index.parent.iterdir())) == 3
     assert [path.stat().st_mode & 0o077 for path in (tmp_path / "cache" / "files").iterdir()] == [0]
 
 
@@ -178,17 +251,39 @@ async def test_a_server_notices_that_files_have_changed(
         await search.aclose()
 
 
-def test_files_that_are_still_written_to_are_left_alone(docs: Path) -> None:
+@pytest.mark.parametrize("is_folder_there", [True, False])
+async def test_a_server_says_that_all_files_are_gone_and_answers_on(
+    docs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_folder_there: bool
+) -> None:
+    monkeypatch.setattr(reopening, "CHECK_S", 0.02)
+    monkeypatch.setattr(live_files, "SETTLED_S", 0.05)
+    search = open_search(f"files:{docs}", reopen=True)
+    try:
+        os.rename(docs, f"{docs}.away")
+        if is_folder_there:
+            os.mkdir(docs)
+        deadline_s = time.monotonic() + 20
+        while ("holds no .txt" if is_folder_there else "there is no file or folder") not in caplog.text:
+            assert time.monotonic() < deadline_s
+            threading.Event().wait(0.02)
+        assert (await search.find("onyx")).hits[0].text == "# Onyx\n\nOnyx is run by Ada."
+    finally:
+        await search.aclose()
+
+
+def test_files_that_are_still_written_to_are_left_alone(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = files_of(f"files:{docs}")
     assert files is not None
-    assert files.settled_stamp() == []
-    for path in docs.rglob("*.*"):
-        os.utime(path, (time.time() - 60,) * 2)
-    assert files.settled_stamp() == [files.stamp()]
-    os.utime(docs / "beryl.txt", (time.time() + 3600,) * 2)  # a clock that is wrong holds nothing up
-    assert files.settled_stamp() == [files.stamp()]
+    for mtime in (time.time() - 3600, time.time() + 3600):  # what a copy keeps, or a wrong clock sets, hides no write
+        os.utime(docs / "beryl.txt", (mtime,) * 2)
+        assert files.settled_stamp() == []
+    now_s = time.time()
+    os.utime(docs / "beryl.txt", (0, 0))
+    for at_s in (now_s + 60, now_s - 60):  # a clock that is wrong holds nothing up
+        monkeypatch.setattr(time, "time", lambda at_s=at_s: at_s)
+        assert files.settled_stamp() == [files.stamp()]
     shutil.rmtree(docs)
-    assert files.settled_stamp() == []
+    assert files.settled_stamp() != []
 
 
 def test_the_path_is_made_whole_and_only_files_are_files(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

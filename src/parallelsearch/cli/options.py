@@ -150,7 +150,7 @@ def _index_files(search: str) -> None:
         report = files.refresh(lambda done, total: update(done, total, ""))
     if report is not None:
         passages = "passage" if report["num_passages"] == 1 else "passages"
-        say(f"search: {report['num_passages']} {passages} of '{files.path}' are indexed anew", err=True)
+        say(f"search: '{files.path}' was indexed anew, {report['num_passages']} {passages}", err=True)
         tell_left_out(report)
 
 

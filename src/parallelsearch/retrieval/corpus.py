@@ -14,13 +14,14 @@ from __future__ import annotations
 import bisect
 import os
 import re
+import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from parallelsearch.errors import DataError, MissingExtraError, UsageError
+from parallelsearch.errors import DataError, ParallelSearchError, UsageError
 from parallelsearch.files import (
     OnBad,
     ParquetRecords,
@@ -162,18 +163,29 @@ def _read_parquet(path: Path, before: str) -> Iterator[tuple[int, Any]]:
 # ---- folders of documents --------------------------------------------------------------------------------------------
 
 
-def seen_files(folder: Path) -> Iterator[Path]:
-    """The files under a folder, but for hidden ones and what lies in hidden folders."""
-    for inner, folders, names in os.walk(folder):
+def seen_files(folder: Path, on_closed: Callable[[OSError], None] | None = None) -> Iterator[Path]:
+    """The files under a folder, but for hidden ones and what lies in hidden folders. A folder that may not be looked into is
+    given to `on_closed`."""
+    for inner, folders, names in os.walk(folder, onerror=on_closed):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
-            if not name.startswith(".") and (path := Path(inner, name)).is_file():
+            if not name.startswith(".") and _is_file(path := Path(inner, name)):
                 yield path
 
 
-def documents_in(folder: Path) -> list[Path]:
+def _is_file(path: Path) -> bool:
+    """Also what a link points to where nobody may look: whoever reads it says so."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except PermissionError:
+        return True
+    except OSError:  # a link to nothing, or to itself
+        return False
+
+
+def documents_in(folder: Path, on_closed: Callable[[OSError], None] | None = None) -> list[Path]:
     """Those of them that are documents by the ending of their names, in the order of their paths."""
-    return sorted(path for path in seen_files(folder) if path.suffix.lower() in DOCUMENTS)
+    return sorted(path for path in seen_files(folder, on_closed) if path.suffix.lower() in DOCUMENTS)
 
 
 def other_kinds(source: object, index: str | os.PathLike[str]) -> dict[str, int]:
@@ -189,7 +201,13 @@ def other_kinds(source: object, index: str | os.PathLike[str]) -> dict[str, int]
 def _read_folder(folder: Path, on_bad: OnBad | None, before: str) -> Iterator[Located]:
     """Every document under a folder, in the order of their paths, which are their ids after what is to stand before
     them. An empty one is left out and never stops the others."""
-    files = documents_in(folder)
+
+    def closed(error: OSError) -> None:
+        if error.filename == str(folder):
+            raise UsageError(f"cannot read the folder '{folder}': {error.strerror}") from error
+        give(on_bad, DataError(error.filename, None, f"the folder cannot be read: {error.strerror}"))
+
+    files = documents_in(folder, closed)
     if not files:
         raise UsageError(
             f"the folder '{folder}' holds no {' '.join(DOCUMENTS)} files; for another format name the file itself"
@@ -197,7 +215,7 @@ def _read_folder(folder: Path, on_bad: OnBad | None, before: str) -> Iterator[Lo
     for path in files:
         try:
             passage = read_document(path, before + path.relative_to(folder).as_posix())
-        except (DataError, MissingExtraError, OSError) as error:  # one file's problem, also where its reader is missing
+        except (ParallelSearchError, OSError) as error:  # one file's problem, also where its reader is missing
             give(on_bad, error if isinstance(error, DataError) else DataError(str(path), None, str(error)))
         else:
             if passage is not None:
@@ -253,7 +271,10 @@ def _read_corpora(
         records, is_text = _open_corpus(path, on_bad, name)
         words = chunk_words if chunk_words is not None else DEFAULT_CHUNK_WORDS if is_text else 0
         if words < 0 or (words and not 0 <= chunk_overlap < words):
-            raise UsageError(f"an overlap of {chunk_overlap} words needs longer pieces than {words} words")
+            raise UsageError(
+                f"pieces of {words} words cannot have an overlap of {chunk_overlap} with the next: say more than "
+                f"{max(0, chunk_overlap)} words, or 0 (nothing is cut), and an overlap of 0 or more"
+            )
         corpora.append((path, _chunked(records, words, chunk_overlap) if words else records))
     return _unique(corpora, on_bad)
 

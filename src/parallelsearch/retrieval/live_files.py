@@ -1,8 +1,9 @@
 """Files as they lie there: `files:PATH` searches a folder of documents, or a corpus file, and nobody builds an index first.
 
 There is one, of course: BM25, kept in the user's cache and built again when a file has changed, come or gone, which names,
-sizes and times tell. Processes that open the same files at once build once. A document that cannot be read is left out and
-named in the log, as `index` does; a bad line of a corpus file is an error, because a file of records is meant to be whole.
+sizes and times tell. Each state of the files has a folder of its own, so that who opens an index never has half of the next
+one. Processes that open the same files at once build once. A document that cannot be read is left out and named in the log,
+as `index` does; a bad line of a corpus file is an error, because a file of records is meant to be whole.
 """
 
 from __future__ import annotations
@@ -11,32 +12,36 @@ import hashlib
 import json
 import logging
 import os
+import shlex
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from parallelsearch import __version__
 from parallelsearch.errors import IndexDamagedError, ParallelSearchError, UsageError
-from parallelsearch.files import write_json
+from parallelsearch.files import write_whole
 from parallelsearch.places import CACHE_ENV, cache_dir, locked
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.retrieval.corpus import documents_in
 from parallelsearch.retrieval.indexing import build_index
+from parallelsearch.retrieval.store import open_manifest, partial_folder
 
 SETTLED_S = 1.0
 """A file that was changed less than so long ago may still be written to."""
 _NUM_TOLD = 5
-_NOTE = "files.json"
-"""What the index was made of."""
+_NOTE, _LOCK = "files.json", "lock"
+"""Beside the index: of which files it is, and who may build it."""
 _log = logging.getLogger(__name__)
 
 OnProgress = Callable[[int, int | None], None]
-_File = tuple[str, int, int]
-"""Its name below the folder, its size, and when it was changed."""
+_File = tuple[str, int, int, int]
+"""Its name below the folder, its size, and its two times of change: a copy or an archive sets the first to what it was
+elsewhere, and the second is the kernel's own, which also moves when it may be read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,92 +59,128 @@ class LiveFiles:
         said = json.dumps([os.path.realpath(self.path), self.stemmer, self.title_weight, self.chunk_words])
         return cache_dir() / "files" / hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
-    @property
-    def index(self) -> Path:
-        return self.folder / "index"
-
     def stamp(self) -> str:
         """What changes when a file does. Another version of this package may read files otherwise."""
         return _stamp_of(self._files())
 
     def settled_stamp(self) -> list[str]:
-        """The same, for who looks again and again; empty while a file may still be written to."""
+        """The same, for who looks again and again; empty while a file may still be written to. That all files are gone is a
+        state as another: it cannot be opened, which is then said."""
         try:
             files = self._files()
         except OSError:
-            return []
-        age_s = time.time() - max((changed_ns for _, _, changed_ns in files), default=0) / 1e9
-        return [] if not files or 0 <= age_s < SETTLED_S else [_stamp_of(files)]
+            files = []
+        now = time.time()
+        is_busy = any(0 <= now - at_ns / 1e9 < SETTLED_S for _, _, *times in files for at_ns in times)
+        return [] if is_busy else [_stamp_of(files)]
 
     def _files(self) -> list[_File]:
         if not self.path.is_dir():
             return [_file(self.path, self.path.name)]
-        found = []
+        root, found = str(self.path), []
         for path in documents_in(self.path):
-            with suppress(FileNotFoundError):  # gone meanwhile
-                found.append(_file(path, str(path.relative_to(self.path))))
+            with suppress(OSError):  # gone meanwhile, or behind a link that may not be followed
+                found.append(_file(path, str(path).removeprefix(root)))
         return found
 
     def refresh(self, on_progress: OnProgress | None = None) -> dict[str, Any] | None:
         """Have the index agree with the files. What was done, as `build_index` says it; None for nothing."""
-        if not self.path.exists():
-            raise UsageError(f"there is no file or folder '{self.path}' (looked in {Path.cwd()})")
-        stamp = self.stamp()
-        if self._is_built(stamp):
-            return None
+        return self._ensured(on_progress)[1]
+
+    def _ensured(self, on_progress: OnProgress | None = None) -> tuple[Path, dict[str, Any] | None]:
+        """The index of the files as they are now, and what was done for it."""
+        try:
+            index = self._index()
+        except (FileNotFoundError, NotADirectoryError):
+            raise UsageError(f"there is no file or folder '{self.path}' (looked in {Path.cwd()})") from None
+        except OSError as error:
+            raise UsageError(f"cannot read '{self.path}': {error.strerror or error}") from error
+        if _is_whole(index):
+            return index, None
+        with self._alone():
+            index = self._index()  # of what is there now, after a wait
+            return index, None if _is_whole(index) else self._build(index, on_progress)
+
+    def _index(self) -> Path:
+        return self.folder / self.stamp()[:24]
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else changes the folder meanwhile."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it holds the texts
-            with locked(self.folder / "lock"):
-                return None if self._is_built(stamp) else self._build(stamp, on_progress)
+            with locked(self.folder / _LOCK):
+                yield
         except OSError as error:
             if error.filename is not None and not Path(error.filename).is_relative_to(cache_dir()):
                 raise  # a corpus that may not be read
+            build = shlex.join(["parallelsearch", "index", str(self.path), "--out", "my-index"])
             raise ParallelSearchError(
                 f"the index of '{self.path}' cannot be kept in '{self.folder}': {error.strerror or error}. Name another "
-                f"place in {CACHE_ENV}, or build an index where you like: parallelsearch index {self.path} --out my-index"
+                f"place in {CACHE_ENV}, or build an index where you like: {build}"
             ) from error
 
-    def _build(self, stamp: str, on_progress: OnProgress | None) -> dict[str, Any]:
+    def _build(self, index: Path, on_progress: OnProgress | None) -> dict[str, Any]:
         _log.info("the files of '%s' are new or have changed: they are indexed", self.path)
+        # The path as it is, also one that is not UTF-8; first, so that what a killed build leaves goes with its files, too.
+        write_whole(self.folder / _NOTE, json.dumps({"path": str(self.path)}))
+        for beside in (index, partial_folder(index)):  # damaged, or of a build that was killed
+            _remove(beside)
         report = build_index(
             self.path,
-            self.index,
+            index,
             stemmer=None if self.stemmer == "none" else self.stemmer,
             title_weight=self.title_weight,
             chunk_words=self.chunk_words,
-            overwrite=True,
             on_progress=on_progress,
         )
-        write_json(self.folder / _NOTE, {"path": str(self.path), "stamp": stamp})
+        for path in self.folder.iterdir():
+            if path.name not in (index.name, _NOTE, _LOCK):
+                _remove(path)
         _sweep(self.folder.parent)
-        if report["num_skipped"]:
-            told = "; ".join(map(str, report["problems"][:_NUM_TOLD]))
-            _log.warning("%d of the files of '%s' could not be read: %s", report["num_skipped"], self.path, told)
         return report
 
-    def _is_built(self, stamp: str) -> bool:
-        return _read_note(self.folder / _NOTE).get("stamp") == stamp and self.index.is_dir()
-
     def open(self) -> BM25Retriever:
-        self.refresh()
-        try:
-            return BM25Retriever(self.index)
-        except (IndexDamagedError, UsageError):  # of a cache: somebody tidied up in it
-            shutil.rmtree(self.index, ignore_errors=True)
-            self.refresh()
-            return BM25Retriever(self.index)
+        index, report = self._ensured()
+        if report is not None and report["num_skipped"]:
+            told = "; ".join(map(str, report["problems"][:_NUM_TOLD]))
+            _log.warning("%d of the files of '%s' could not be read: %s", report["num_skipped"], self.path, told)
+        with suppress(IndexDamagedError):  # somebody tidied up, or built that of files which have changed since
+            return BM25Retriever(index)
+        with self._alone():
+            index = self._index()
+            with suppress(IndexDamagedError):
+                return BM25Retriever(index)
+            self._build(index, None)
+            return BM25Retriever(index)
 
 
 def _file(path: Path, name: str) -> _File:
     about = path.stat()
-    return name, about.st_size, about.st_mtime_ns
+    return name, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 def _stamp_of(files: Sequence[_File]) -> str:
-    digest = hashlib.sha256(__version__.encode())
-    for name, size, changed_ns in files:
-        digest.update(f"{name}\0{size}\0{changed_ns}\n".encode("utf-8", "surrogateescape"))
+    reads_pdf = find_spec("pypdf") is not None  # without it PDFs are left out, and read when it is there
+    digest = hashlib.sha256(f"{__version__}\0{reads_pdf}\n".encode())
+    for name, *numbers in files:
+        digest.update("\0".join([name, *map(str, numbers), "\n"]).encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def _is_whole(index: Path) -> bool:
+    try:
+        open_manifest(index)
+    except ParallelSearchError:
+        return False
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _sweep(folder: Path) -> None:
@@ -160,7 +201,7 @@ def _read_note(note: Path) -> dict[str, Any]:
 
 def live_files(path: str, **options: Any) -> LiveFiles:
     """The files that an address means."""
-    return LiveFiles(Path(path).expanduser().absolute(), **options)
+    return LiveFiles(Path(os.path.expanduser(path)).absolute(), **options)
 
 
 def stamps_of(path: str, **options: Any) -> Callable[[], list[str]]:
