@@ -29,6 +29,7 @@ from parallelsearch.places import CACHE_ENV, cache_dir, locked
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.retrieval.corpus import documents_in
 from parallelsearch.retrieval.indexing import build_index
+from parallelsearch.retrieval.office import READERS
 from parallelsearch.retrieval.store import open_manifest, partial_folder
 
 SETTLED_S = 1.0
@@ -161,8 +162,8 @@ def _file(path: Path, name: str) -> _File:
 
 
 def _stamp_of(files: Sequence[_File]) -> str:
-    reads_pdf = find_spec("pypdf") is not None  # without it PDFs are left out, and read when it is there
-    digest = hashlib.sha256(f"{__version__}\0{reads_pdf}\n".encode())
+    readers = [name for name in READERS if find_spec(name) is not None]  # files of others are read once they are there
+    digest = hashlib.sha256(f"{__version__}\0{readers}\n".encode())
     for name, *numbers in files:
         digest.update("\0".join([name, *map(str, numbers), "\n"]).encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

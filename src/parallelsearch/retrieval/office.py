@@ -20,6 +20,8 @@ from parallelsearch.errors import DataError, ParallelSearchError, require
 from parallelsearch.files import MAX_LINE_BYTES
 from parallelsearch.untrusted import whole
 
+READERS = ("pypdf", "docx", "pptx")
+"""The packages that read them, of which any may be missing."""
 MAX_PAGES = 5_000
 MAX_UNPACKED_BYTES = 4 * MAX_LINE_BYTES
 """Of a file that is an archive."""
