@@ -407,6 +407,20 @@ async def test_what_is_wrong_is_said_before_a_model_is_asked(monkeypatch: pytest
                 await search(index.address(option), "monet")
         with pytest.raises(SearchError, match="there is no index 'wkii'"):  # nobody checked
             await open_retriever(index.address(index="wkii")).search_many(["monet"], 3)
+    closed = {"root_cause": [], "type": "index_closed_exception", "reason": "closed", "index": "wiki"}
+    for other, told in [
+        (Reply({"error": closed, "status": 400}, 400), "answered 400 Whatever: closed$"),
+        (Reply(b"", 301), "answered 301 Whatever. It redirects to nowhere: use that address"),
+        (
+            Reply({"message": "Hello"}),
+            "did not say what fields there are; is Elasticsearch or OpenSearch at this address",
+        ),
+        (Reply(b"<html>Not Found</html>", 404), "it answered 404; is Elasticsearch or OpenSearch at this address"),
+    ]:
+        async with FaultServer(other) as server:
+            with pytest.raises(UsageError, match=told):
+                await search(f"elastic:{server.base_url}#wiki", "monet")
+            assert len(server.requests) == 1
     async with Index(types={}) as index:
         with pytest.raises(UsageError, match="holds no documents, or there is none of that name"):
             await search(index.address(), "monet")

@@ -55,6 +55,7 @@ _FLAT = frozenset({"flattened", "flat_object"})
 """What is in them is compared as whole values, and has no types of its own."""
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _MAX_REASON_CHARS = 300
+_IS_IT = "is Elasticsearch or OpenSearch at this address?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +134,13 @@ class ElasticRetriever(Retriever):
             try:
                 fields = {name: kinds for name, kinds in found["fields"].items() if kinds and name[0] != "_"}
                 nested = [name for name, kinds in fields.items() if "nested" in kinds]
+                has_several = len(found.get("indices", ())) > 1
                 types = {name: _type(kinds, _is_below(name, *nested)) for name, kinds in fields.items()}
             except (AttributeError, IndexError, KeyError, TypeError):
-                raise TransientSearchError(f"{self._what} did not say what fields there are") from None
-            indices = found.get("indices")
-            num_indices = len(indices) if isinstance(indices, list) else 1
+                raise UsageError(f"{self._what} did not say what fields there are; {_IS_IT}") from None
             if not types:
                 raise UsageError(f"{self._what} holds no documents, or there is none of that name")
-            self._layouts.append(self._read_layout(types, num_indices > 1))
+            self._layouts.append(self._read_layout(types, has_several))
         return self._layouts[0]
 
     def _read_layout(self, types: Mapping[str, str], has_several: bool) -> _Layout:
@@ -160,7 +160,7 @@ class ElasticRetriever(Retriever):
         title = self._field("title", types, _TITLES)
         searched = self._searched or tuple((name, 1.0) for name in (title, text) if name in words)
         for name, _ in searched or ((text, 1.0),):
-            if types.get(name) not in _SEARCHED:
+            if name not in words:
                 is_what = f"is of the type {types[name]}" if name in types else "is not there"
                 raise UsageError(
                     f"the field '{name}' of {self._what} {is_what}, and words are looked for in fields of text."
@@ -322,7 +322,7 @@ class ElasticRetriever(Retriever):
         try:
             answer = response.json()
         except ValueError:
-            raise TransientSearchError(f"{self._what} sent something that is not JSON") from None
+            raise TransientSearchError(f"{self._what} sent something that is not JSON; {_IS_IT}") from None
         if not isinstance(answer, dict):
             raise TransientSearchError(f"{self._what} sent {type(answer).__name__} where an object belongs")
         return answer
@@ -335,13 +335,13 @@ class ElasticRetriever(Retriever):
             )
         if response.status == 404:
             return UsageError(f"there is no {self._what.removeprefix('the ')}: {self._reason_of(response)}")
-        return error
+        return error if isinstance(error, TransientSearchError) else UsageError(str(error))
 
     def _reason_of(self, response: Response) -> str:
         try:
-            return self._http.clean(_reason(response.json().get("error")))
-        except (ValueError, AttributeError):
-            return f"it answered {response.status}"
+            return self._http.clean(_reason(response.json()["error"]))
+        except (ValueError, KeyError, TypeError):
+            return f"it answered {response.status}; {_IS_IT}"
 
     def describe(self) -> dict[str, Any]:
         given = {name: field for name, field in self._given.items() if field}
