@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -39,7 +40,7 @@ class Index(FaultServer):
         self,
         *script: Reply,
         documents: dict[str, dict[str, Any]] = PAINTERS,
-        types: dict[str, str] = TYPES,
+        types: Mapping[str, str | dict[str, Any]] = TYPES,
         names: tuple[str, ...] = ("wiki",),
     ) -> None:
         super().__init__(*script, self.answer)
@@ -63,7 +64,12 @@ class Index(FaultServer):
             return Reply({"error": {"root_cause": [cause], **cause}, "status": 404}, 404)
         if what == "_field_caps":
             assert (request.method, urlsplit(request.target).query) == ("GET", "fields=*")
-            fields = {name: {kind: {"type": kind, "searchable": True}} for name, kind in self.types.items()}
+            fields = {
+                name: {kind: {"type": kind, "searchable": kind not in ("object", "nested")}}
+                if isinstance(kind, str)
+                else kind
+                for name, kind in self.types.items()
+            }
             return Reply({"indices": list(self.names), "fields": {"_id": {"_id": {"metadata_field": True}}, **fields}})
         assert (request.method, what) == ("POST", "_msearch")
         if request.headers.get("content-type") != "application/x-ndjson":
@@ -124,7 +130,7 @@ class Index(FaultServer):
 def said(document: dict[str, Any], field: str) -> str:
     value: Any = document
     for name in [field] if field in document else field.split("."):
-        value = value.get(name, "") if isinstance(value, dict) else ""
+        value = value.get(name, "") if isinstance(value, dict) else value
     return " ".join(value) if isinstance(value, list) else str(value)
 
 
@@ -172,6 +178,15 @@ async def test_the_fields_are_found_or_named() -> None:
     async with Index(documents={"9": {"story": "Ada."}}, types={"story": "text", "number": "long"}) as index:
         (hits,) = await search(index.address(), "ada")  # one field of words is the text
     assert [hit.text for hit in hits] == ["Ada."]
+    for types in (
+        {"body_content": "text", "headings": "text"},  # Elastic's crawler
+        {"passage_text": "text", "note": "text"},  # OpenSearch's tutorials
+        {"chunk": "long", "story": "text", "story.english": "text"},  # a number is no text
+    ):
+        story = next(name for name in types if types[name] == "text")
+        async with Index(documents={"1": {story: "Ada."}}, types=types) as index:
+            (hits,) = await search(index.address(), "ada")
+        assert [hit.text for hit in hits] == ["Ada."]
 
 
 async def test_of_a_long_document_the_server_sends_what_fits() -> None:
@@ -183,12 +198,126 @@ async def test_of_a_long_document_the_server_sends_what_fits() -> None:
     assert asked["highlight"]["fields"]["text"] == {"fragment_size": 40, "number_of_fragments": 1, "no_match_size": 40}
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_texts_that_the_server_does_not_cut_are_asked_for_whole(is_whole: bool) -> None:
+    """A text over `index.highlight.max_analyzed_offset` sinks its query, or the shard it is in."""
+    reason = (
+        "The length of [text] field of [0] doc of [wiki] index has exceeded [1000000] - maximum allowed to be analyzed "
+    )
+    cause = {
+        "type": "illegal_argument_exception",
+        "reason": f"{reason}for highlighting. This maximum can be set by changing the [index.highlight.max_analyzed_offset]",
+    }
+    error = {"root_cause": [cause], "type": "search_phase_execution_exception", "reason": "all shards failed"}
+    async with Index() as index:
+        find = index.find
+
+        def refuse(asked: dict[str, Any]) -> dict[str, Any]:
+            if "highlight" not in asked or "pissarro" not in json.dumps(asked["query"]):
+                return find(asked)
+            if is_whole:
+                return {"error": error, "status": 400}
+            failures = [{"shard": 0, "index": "wiki", "node": "n", "reason": cause}]
+            return {"_shards": {"total": 2, "failed": 1, "failures": failures}, "hits": {"hits": []}, "status": 200}
+
+        index.find = refuse
+        mercury, pissarro = await search(index.address("?chars=12"), "mercury", "pissarro")
+        assert [len(bodies) for bodies in index.asked()] == [2, 1]
+    assert [hit.text for hit in mercury] == ["A crater on "]
+    assert [hit.text for hit in pissarro] == ["Born on 10 J"]
+    assert not isinstance(pissarro, DegradedHits)
+
+
+async def test_a_hit_without_a_fragment_keeps_its_text() -> None:
+    """The highlighter of `semantic_text` knows no `no_match_size`; keywords over `ignore_above` have no fragment either."""
+    async with Index() as index:
+        hit = index.hit
+        index.hit = lambda id, score, asked: {
+            name: it for name, it in hit(id, score, asked).items() if name != "highlight"
+        }
+        (hits,) = await search(index.address("?chars=12"), "pissarro")
+    assert [hit.text for hit in hits] == ["Born on 10 J"]
+
+
 async def test_texts_with_their_vectors_and_texts_in_lists_are_read() -> None:
     documents = {"1": {"text": {"text": "Onyx.", "inference": {"chunks": []}}}, "2": {"text": ["Onyx", "Basalt", None]}}
     async with Index(documents=documents, types={"text": "semantic_text"}) as index:
         index.find = lambda asked: {"hits": {"hits": [index.hit(id, 1.0, asked) for id in documents]}, "status": 200}
         (hits,) = await search(index.address(), "onyx")
     assert [hit.text for hit in hits] == ["Onyx.", "Onyx Basalt"]
+
+
+async def test_fields_in_which_words_find_nothing_are_not_searched() -> None:
+    """Those of nested records need a query of their own, and a match in a field that is not indexed is an error."""
+    unindexed = {"text": {"type": "text", "searchable": False, "aggregatable": False}}
+    types = {
+        "passages": "nested",
+        "passages.text": "text",
+        "passages.name": "keyword",
+        "passages.vector": "dense_vector",
+        "title": unindexed,
+        "story": "search_as_you_type",
+        "story._2gram": "search_as_you_type",
+        "story.english": "text",
+        "number": "long",
+    }
+    documents = {"1": {"title": "Onyx", "story": "Ada runs it.", "passages": [{"text": "x", "name": "y"}]}}
+    async with Index(documents=documents, types=types) as index:
+        (hits,) = await search(index.address(), "ada")
+        (match,) = index.asked()[0][0]["query"]["bool"]["must"]["dis_max"]["queries"]
+        assert list(match["match"]) == ["story"]
+        assert "passages.vector" in index.asked()[0][0]["_source"]["excludes"]
+        (parts,) = await search(index.address("?text=story.english"), "ada")
+        for option, told in {
+            "?fields=passages.text": "'passages.text' .* is of the type text in nested records, .*There are: story, ",
+            "?fields=title": "'title' .* is of the type text that is not indexed, and words",
+            "?where=passages.name=y": "'passages.name' .* is of the type keyword in nested records, in which whole values",
+        }.items():
+            with pytest.raises(UsageError, match=told):
+                await search(index.address(option), "ada")
+    assert [(hit.title, hit.text) for hit in hits] == [("Onyx", "Ada runs it.")]
+    assert [hit.text for hit in parts] == ["Ada runs it."]
+
+
+async def test_one_name_may_have_two_types_in_two_indexes() -> None:
+    both = {"long": {"type": "long", "indices": ["a"]}, "text": {"type": "text", "indices": ["b"], "searchable": True}}
+    some = {"text": {"type": "text", "searchable": False, "non_searchable_indices": ["a"]}}
+    async with Index(types={"text": both, "title": some}, names=("a", "b")) as index:
+        (hits,) = await search(index.address(), "pissarro")
+        matches = index.asked()[0][0]["query"]["bool"]["must"]["dis_max"]["queries"]
+    assert [hit.id for hit in hits] == ["a/2"]
+    assert [(name, how["lenient"]) for one in matches for name, how in one["match"].items()] == [
+        ("title", True),
+        ("text", True),
+    ]
+
+
+@pytest.mark.parametrize("query", ["\u753b\u5bb6" * 1_000, "x yz " * 500, "word " * 300])
+async def test_a_long_query_has_no_more_clauses_than_servers_take(query: str) -> None:
+    """OpenSearch counts those of all fields together, and takes 1,024."""
+    types = dict.fromkeys(("title", "text", "a", "b"), "text")
+    async with Index(types=types) as index:
+        await search(index.address("?fields=title,text,a,b"), query)
+        (match, *_) = index.asked()[0][0]["query"]["bool"]["must"]["dis_max"]["queries"]
+    words = re.findall(r"[\u4e00-\u9fff]|[a-z]+", match["match"]["title"]["query"])
+    assert 4 * len(words) == 1_000
+
+
+async def test_where_nothing_can_be_shown_the_field_is_asked_for() -> None:
+    """As with a field that others are copied to (`copy_to`): documents do not say it."""
+    async with Index(documents={"1": {"body": "Ada"}}, types={"text": "text"}) as index:
+        index.find = lambda asked: {"hits": {"hits": [index.hit("1", 1.0, asked)]}, "status": 200}
+        (result,) = await search(index.address(), "ada")
+    assert isinstance(result, SearchError)
+    assert "found 1 documents, and none has a text in 'text'. Name the field that has one" in str(result)
+
+
+async def test_a_text_may_be_in_a_list_of_records() -> None:
+    documents = {"1": {"parts": [{"said": "Onyx."}, {"said": ["Ada", "runs"]}, {"other": 1}, "x"]}}
+    async with Index(documents=documents, types={"parts": "object", "parts.said": "text"}) as index:
+        index.find = lambda asked: {"hits": {"hits": [index.hit("1", 1.0, asked)]}, "status": 200}
+        (hits,) = await search(index.address(), "onyx")
+    assert [hit.text for hit in hits] == ["Onyx. Ada runs"]
 
 
 async def test_where_is_asked_of_the_server() -> None:
@@ -210,6 +339,23 @@ async def test_where_is_asked_of_the_server() -> None:
             await search(index.address("?where=tags=island"), "monet")
         with pytest.raises(SearchError, match="where=pages"):  # nobody checked
             await open_retriever(index.address("?where=pages=3")).search_many(["monet"], 3)
+
+
+@pytest.mark.parametrize("kind", ["flattened", "flat_object"])
+async def test_where_finds_what_is_in_a_flat_field(kind: str) -> None:
+    documents = {
+        "1": {"text": "Ada", "metadata": {"source": "a.md"}},
+        "2": {"text": "Ada", "metadata": {"source": "b"}},
+    }
+    async with Index(documents=documents, types={"text": "text", "metadata": kind}) as index:
+        index.types = {**index.types, "metadata.source": "keyword"}  # as the stand-in filters; servers do not list it
+        answer = index.answer
+        caps = {name: {it: {"type": it, "searchable": True}} for name, it in [("text", "text"), ("metadata", kind)]}
+        index.script[-1] = lambda asked: (
+            Reply({"indices": ["wiki"], "fields": caps}) if "_field_caps" in asked.target else answer(asked)
+        )
+        (hits,) = await search(index.address("?where=metadata.source=b"), "ada")
+    assert [hit.id for hit in hits] == ["2"]
 
 
 async def test_ids_of_several_indexes_do_not_meet() -> None:
@@ -261,6 +407,20 @@ async def test_what_is_wrong_is_said_before_a_model_is_asked(monkeypatch: pytest
                 await search(index.address(option), "monet")
         with pytest.raises(SearchError, match="there is no index 'wkii'"):  # nobody checked
             await open_retriever(index.address(index="wkii")).search_many(["monet"], 3)
+    closed = {"root_cause": [], "type": "index_closed_exception", "reason": "closed", "index": "wiki"}
+    for other, told in [
+        (Reply({"error": closed, "status": 400}, 400), "answered 400 Whatever: closed$"),
+        (Reply(b"", 301), "answered 301 Whatever. It redirects to nowhere: use that address"),
+        (
+            Reply({"message": "Hello"}),
+            "did not say what fields there are; is Elasticsearch or OpenSearch at this address",
+        ),
+        (Reply(b"<html>Not Found</html>", 404), "it answered 404; is Elasticsearch or OpenSearch at this address"),
+    ]:
+        async with FaultServer(other) as server:
+            with pytest.raises(UsageError, match=told):
+                await search(f"elastic:{server.base_url}#wiki", "monet")
+            assert len(server.requests) == 1
     async with Index(types={}) as index:
         with pytest.raises(UsageError, match="holds no documents, or there is none of that name"):
             await search(index.address(), "monet")
@@ -294,9 +454,16 @@ async def test_keys_are_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) ->
         pair = base64.b64decode(index.requests[-1].headers["authorization"].removeprefix("Basic ")).decode()
         assert pair == "me:p#w"
         assert "p#w" not in json.dumps(open_retriever(login).describe())
+    monkeypatch.setenv(KEY_ENV, "id:a-secret")
+    async with Index() as index:
+        await search(index.address(), "monet")
+        assert index.requests[-1].headers["authorization"] == f"ApiKey {base64.b64encode(b'id:a-secret').decode()}"
+    monkeypatch.setenv(KEY_ENV, "a-secret")
     refusal = Reply({"error": {"type": "security_exception", "reason": "no a-secret here"}, "status": 401}, 401)
     async with Index(refusal) as index:
-        with pytest.raises(UsageError, match=rf"no \*\*\* here.*Set {KEY_ENV} to a key that may read 'wiki'"):
+        with pytest.raises(
+            UsageError, match=rf"answered 401 Whatever: no \*\*\* here.*Set {KEY_ENV} to a key that may read 'wiki'"
+        ):
             await search(index.address(), "monet")
 
 

@@ -101,9 +101,10 @@ def error_detail(response: Response) -> str:
             body = html.unescape(_MARKUP.sub(" ", body[:_MAX_PAGE]))
     if isinstance(body, list) and len(body) == 1:  # Google's
         (body,) = body
-    for _ in range(2):  # {"error": {"message": ...}}, {"error": ...}, {"detail": ...}
+    # {"error": {"message": ...}}, {"error": ...}, {"detail": ...}; Elasticsearch's has a "reason".
+    for _ in range(2):
         if isinstance(body, dict):
-            body = next((body[key] for key in ("error", "message", "detail") if body.get(key)), body)
+            body = next((body[key] for key in ("error", "message", "detail", "reason") if body.get(key)), body)
     try:
         text = " ".join(whole(str(body)).split())
     except (RecursionError, ValueError):  # nested as deep as JSON may be, or a number of thousands of digits

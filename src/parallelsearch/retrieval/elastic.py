@@ -10,12 +10,15 @@ A key is in `ELASTIC_API_KEY`; a user and a password may stand in the URL.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import copy
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -30,25 +33,29 @@ from parallelsearch.errors import (
 )
 from parallelsearch.http import HttpClient, Response, checked_url, without_secrets
 from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result, Retriever, checked_seconds
+from parallelsearch.retrieval.corpus import CJK
 from parallelsearch.retrieval.metadata import metadata_of
 from parallelsearch.retrieval.narrowing import conditions_of, listed
 from parallelsearch.untrusted import finite, whole
 
 KEY_ENV = "ELASTIC_API_KEY"
-MAX_QUERY_CHARS = 2_000
-"""Each word is a clause, and servers take about a thousand."""
+MAX_QUERY_CHARS, MAX_CLAUSES = 2_000, 1_000
+"""What is read of one query. Each of its words is a clause for each field, and servers take 1,024."""
+_WORD = re.compile(f"[{CJK}]|[^\\W{CJK}]+")
 TIE = 0.3
 """What the field that fits less adds to the score of the one that fits best."""
-_TEXTS = ("text", "content", "contents", "page_content", "body", "passage", "chunk")
+_TEXTS = ("text", "content", "contents", "page_content", "body", "body_content", "passage", "passage_text", "chunk")
 _TITLES = ("title", "metadata.title", "name")
-_URLS = ("url", "metadata.url", "link")
-_DATES = ("date", "metadata.date")
+_URLS, _DATES = ("url", "metadata.url", "link"), ("date", "metadata.date")
 _SEARCHED = frozenset({"text", "match_only_text", "search_as_you_type", "semantic_text"})
 """Types of fields that are searched by words, or by what they mean."""
 _VECTORS = frozenset({"dense_vector", "sparse_vector", "rank_vectors", "knn_vector", "rank_features"})
 _RECORDS = frozenset({"object", "nested"})
+_FLAT = frozenset({"flattened", "flat_object"})
+"""What is in them is compared as whole values, and has no types of its own."""
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _MAX_REASON_CHARS = 300
+_IS_IT = "is Elasticsearch or OpenSearch at this address?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +111,14 @@ class ElasticRetriever(Retriever):
         key = os.environ.get(KEY_ENV, "").strip()
         if not key.isascii() or not key.isprintable():
             raise UsageError(f"the key in {KEY_ENV} has characters no key has; was it pasted whole?")
+        sent = base64.b64encode(key.encode()).decode() if ":" in key else key  # ID:KEY is the other way to write one
         self._http = HttpClient(
             "elastic",
             permanent=SearchError,
             transient=TransientSearchError,
             late=SearchTimeoutError,
-            headers={"Accept": "application/json", **({"Authorization": f"ApiKey {key}"} if key else {})},
-            secrets=[key],
+            headers={"Accept": "application/json", **({"Authorization": f"ApiKey {sent}"} if key else {})},
+            secrets=[key, sent],
             connect_timeout_s=min(5.0, timeout_s),
         )
 
@@ -124,36 +132,35 @@ class ElasticRetriever(Retriever):
         if not self._layouts:
             found = await self._asked("GET", "_field_caps?fields=*")
             try:
-                fields = found["fields"]
-                types = {
-                    str(name): min(kinds, key=lambda kind: kind not in _SEARCHED)
-                    for name, kinds in fields.items()
-                    if isinstance(kinds, dict) and kinds and not str(name).startswith("_")
-                }
-            except (AttributeError, KeyError, TypeError):
-                raise TransientSearchError(f"{self._what} did not say what fields there are") from None
-            indices = found.get("indices")
-            num_indices = len(indices) if isinstance(indices, list) else 1
+                fields = {name: kinds for name, kinds in found["fields"].items() if kinds and name[0] != "_"}
+                nested = [name for name, kinds in fields.items() if "nested" in kinds]
+                has_several = len(found.get("indices", ())) > 1
+                types = {name: _type(kinds, _is_below(name, *nested)) for name, kinds in fields.items()}
+            except (AttributeError, IndexError, KeyError, TypeError):
+                raise UsageError(f"{self._what} did not say what fields there are; {_IS_IT}") from None
             if not types:
                 raise UsageError(f"{self._what} holds no documents, or there is none of that name")
-            self._layouts.append(self._read_layout(types, num_indices > 1))
+            self._layouts.append(self._read_layout(types, has_several))
         return self._layouts[0]
 
     def _read_layout(self, types: Mapping[str, str], has_several: bool) -> _Layout:
         words = [name for name, kind in types.items() if kind in _SEARCHED]
         text = self._field("text", types, _TEXTS)
+        if text not in words and not self._given["text"]:
+            titles = (*_TITLES, self._given["title"])
+            # What is below a field that is no record says the same in another form: `body.english`.
+            own = [name for name in words if types.get(name.rpartition(".")[0], "object") in _RECORDS]
+            others = [name for name in own if name not in titles]
+            text = others[0] if len(others) == 1 else text
         if text is None:
-            others = [name for name in words if name not in (*_TITLES, self._given["title"])]
-            if len(others) != 1:
-                raise UsageError(
-                    f"which field of {self._what} holds the text? Name it: elastic?text=FIELD:URL#INDEX. There are: "
-                    f"{listed(words or types)}"
-                )
-            text = others[0]
+            raise UsageError(
+                f"which field of {self._what} holds the text? Name it: elastic?text=FIELD:URL#INDEX. There are: "
+                f"{listed(words or types)}"
+            )
         title = self._field("title", types, _TITLES)
         searched = self._searched or tuple((name, 1.0) for name in (title, text) if name in words)
         for name, _ in searched or ((text, 1.0),):
-            if types.get(name) not in _SEARCHED:
+            if name not in words:
                 is_what = f"is of the type {types[name]}" if name in types else "is not there"
                 raise UsageError(
                     f"the field '{name}' of {self._what} {is_what}, and words are looked for in fields of text."
@@ -165,7 +172,8 @@ class ElasticRetriever(Retriever):
     def _field(self, what: str, types: Mapping[str, str], names: Sequence[str]) -> str | None:
         given = self._given[what]
         if given is None:
-            return next((name for name in names if types.get(name, "object") not in _RECORDS), None)
+            there = [name for name in names if types.get(name, "object") not in _RECORDS]
+            return min(there, key=lambda name: types[name] not in _SEARCHED, default=None)
         if given not in types:
             raise UsageError(
                 f"{what}={given}: {self._what} has no such field.{nearest(given, types)} It has: {listed(types)}"
@@ -191,17 +199,18 @@ class ElasticRetriever(Retriever):
         """The field in which whole values are compared: a text of the server's own making has one below it."""
         own = {"title": layout.title, "url": layout.url, "date": layout.date}.get(name) or name
         for field in (own, f"metadata.{own}"):
-            if layout.types.get(field, "object") in _RECORDS:
-                continue
-            if layout.types[field] not in _SEARCHED:
+            if _is_below(field, *(one for one, kind in layout.types.items() if kind in _FLAT)):
                 return field
-            below = next(
-                (one for one, kind in layout.types.items() if _is_below(one, field) and kind == "keyword"), None
-            )
-            if below is not None:
-                return below
+            kind = layout.types.get(field, "object")
+            if kind in _RECORDS:
+                continue
+            if kind not in _SEARCHED and " " not in kind:
+                return field
+            below = [one for one, kind in layout.types.items() if kind == "keyword" and _is_below(one, field)]
+            if below:
+                return below[0]
             raise UsageError(
-                f"where={name}: the field '{field}' of {self._what} is kept as words, so that whole values cannot be "
+                f"where={name}: the field '{field}' of {self._what} is of the type {kind}, in which whole values cannot be "
                 "compared; give it a field of the type keyword below it"
             )
         raise UsageError(
@@ -225,25 +234,37 @@ class ElasticRetriever(Retriever):
 
     async def _search(self, queries: Sequence[str], k: int) -> list[Result]:
         layout = await self._layout()
-        filters = self._filters(layout)
-        lines = [line for query in queries for line in ({}, self._query(query, k, layout, filters))]
-        body = "".join(f"{json.dumps(line)}\n" for line in lines).encode("ascii")
-        answers = (await self._asked("POST", "_msearch", body)).get("responses")
-        if not isinstance(answers, list) or len(answers) != len(queries):
-            raise TransientSearchError(f"{self._what} did not answer each query")
+        asked = [self._query(query, k, layout, self.chars) for query in queries]
+        answers = await self._answers(asked)
+        uncut = [place for place, answer in enumerate(answers) if self.chars and _was_not_cut(answer, layout.text)]
+        if uncut:
+            again = await self._answers([self._query(queries[place], k, layout, None) for place in uncut])
+            for place, answer in zip(uncut, again, strict=True):
+                answers[place] = answer
         return [self._result(answer, layout, k) for answer in answers]
 
-    def _query(self, query: str, k: int, layout: _Layout, filters: list[dict[str, Any]]) -> dict[str, Any]:
+    async def _answers(self, asked: Sequence[dict[str, Any]]) -> list[Any]:
+        body = "".join(f"{{}}\n{json.dumps(one)}\n" for one in asked).encode("ascii")
+        answers = (await self._asked("POST", "_msearch", body)).get("responses")
+        if not isinstance(answers, list) or len(answers) != len(asked):
+            raise TransientSearchError(f"{self._what} did not answer each query")
+        return answers
+
+    def _query(self, query: str, k: int, layout: _Layout, chars: int | None) -> dict[str, Any]:
         query = whole(query[:MAX_QUERY_CHARS])
-        matches = [{"match": {name: {"query": query, "boost": boost}}} for name, boost in layout.searched]
+        ends = [word.end() for word in islice(_WORD.finditer(query), MAX_CLAUSES // len(layout.searched))]
+        # Where fields of one name have several types, words are looked for in those that have words.
+        how = {"query": query[: max(ends, default=None)], "lenient": layout.has_several}
+        matches = [{"match": {name: {**how, "boost": boost}}} for name, boost in layout.searched]
         left_out = [name for name, kind in layout.types.items() if kind in _VECTORS]
+        best_of = {"dis_max": {"queries": matches, "tie_breaker": TIE}}
         asked: dict[str, Any] = {
             "size": k,
-            "query": {"bool": {"must": {"dis_max": {"queries": matches, "tie_breaker": TIE}}, "filter": filters}},
-            "_source": {"excludes": [*left_out, *(f"{name}.inference" for name, _ in layout.searched)]},
+            "query": {"bool": {"must": best_of, "filter": self._filters(layout)}},
+            "_source": {"excludes": [*left_out, "*.inference.chunks"]},
         }
-        if self.chars is not None:
-            one = {"fragment_size": self.chars, "number_of_fragments": 1, "no_match_size": self.chars}
+        if chars is not None:
+            one = {"fragment_size": chars, "number_of_fragments": 1, "no_match_size": chars}
             asked["highlight"] = {"pre_tags": [""], "post_tags": [""], "fields": {layout.text: one}}
             asked["_source"]["excludes"].append(layout.text)
         return asked
@@ -254,15 +275,19 @@ class ElasticRetriever(Retriever):
         if (error := answer.get("error")) is not None:
             told = f"{self._what}: {self._http.clean(_reason(error))}"
             return TransientSearchError(told) if answer.get("status") in _PASSING else SearchError(told)
-        found = answer.get("hits")
-        items = found.get("hits") if isinstance(found, dict) else None
-        if not isinstance(items, list):
+        items = _items(answer)
+        if items is None:
             return SearchError(f"{self._what} sent no list of hits")
         hits: list[Hit] = []
         for item in items[:k]:
             passage = self._passage(item, layout) if isinstance(item, dict) else None
             if passage is not None:
                 hits.append(Hit.of(passage, finite(item.get("_score")) or 0.0, len(hits) + 1))
+        if items and not hits:
+            return SearchError(
+                f"{self._what} found {len(items)} documents, and none has a text in '{layout.text}'. Name the field that "
+                "has one: elastic?text=FIELD:URL#INDEX"
+            )
         missing = _missing(answer)
         return DegradedHits(hits, missing) if missing else hits
 
@@ -273,7 +298,7 @@ class ElasticRetriever(Retriever):
         fitting = item.get("highlight")
         fragments = fitting.get(layout.text) if isinstance(fitting, dict) else None
         text = " ".join(filter(None, map(_text, fragments))) if isinstance(fragments, list) else ""
-        text, title = text or _text(_at(source, layout.text)), _text(_at(source, layout.title))
+        text, title = text or _text(_at(source, layout.text))[: self.chars], _text(_at(source, layout.title))
         if not text and not title:
             return None
         url, date = _text(_at(source, layout.url)), _text(_at(source, layout.date))
@@ -297,7 +322,7 @@ class ElasticRetriever(Retriever):
         try:
             answer = response.json()
         except ValueError:
-            raise TransientSearchError(f"{self._what} sent something that is not JSON") from None
+            raise TransientSearchError(f"{self._what} sent something that is not JSON; {_IS_IT}") from None
         if not isinstance(answer, dict):
             raise TransientSearchError(f"{self._what} sent {type(answer).__name__} where an object belongs")
         return answer
@@ -310,13 +335,13 @@ class ElasticRetriever(Retriever):
             )
         if response.status == 404:
             return UsageError(f"there is no {self._what.removeprefix('the ')}: {self._reason_of(response)}")
-        return error
+        return error if isinstance(error, TransientSearchError) else UsageError(str(error))
 
     def _reason_of(self, response: Response) -> str:
         try:
-            return self._http.clean(_reason(response.json().get("error")))
-        except (ValueError, AttributeError):
-            return f"it answered {response.status}"
+            return self._http.clean(_reason(response.json()["error"]))
+        except (ValueError, KeyError, TypeError):
+            return f"it answered {response.status}; {_IS_IT}"
 
     def describe(self) -> dict[str, Any]:
         given = {name: field for name, field in self._given.items() if field}
@@ -342,8 +367,19 @@ def _weighted(field: str) -> tuple[str, float]:
     return name, weight
 
 
-def _is_below(field: str, other: str) -> bool:
-    return field.startswith(f"{other}.")
+def _type(kinds: Mapping[str, Any], is_nested: bool) -> str:
+    """The type of a field; behind it, after a space, why it is not searched though others of its type are."""
+    kind = min(kinds, key=lambda kind: kind not in _SEARCHED)
+    told = kinds[kind]
+    if is_nested and kind not in _VECTORS | _RECORDS:
+        return f"{kind} in nested records"
+    if kind in _SEARCHED and told.get("searchable") is False and not told.get("non_searchable_indices"):
+        return f"{kind} that is not indexed"
+    return kind
+
+
+def _is_below(field: str, *others: str) -> bool:
+    return any(field.startswith(f"{other}.") for other in others)
 
 
 def _at(source: Mapping[str, Any], field: str | None) -> object:
@@ -354,7 +390,10 @@ def _at(source: Mapping[str, Any], field: str | None) -> object:
         return source[field]
     head, _, rest = field.partition(".")
     inner = source.get(head)
-    return _at(inner, rest) if rest and isinstance(inner, dict) else None
+    if isinstance(inner, list) and rest:
+        return [_text(_at(one, rest)) for one in inner if isinstance(one, dict)]
+    # A field below a text is that text in another form, and documents say it once.
+    return _at(inner, rest) if isinstance(inner, dict) and rest else inner
 
 
 def _text(value: object) -> str:
@@ -362,7 +401,7 @@ def _text(value: object) -> str:
     if isinstance(value, dict):
         value = value.get("text")
     if isinstance(value, list):
-        return " ".join(whole(one) for one in value if isinstance(one, str))
+        return " ".join(whole(one) for one in value if isinstance(one, str) and one)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
     return whole(str(value))
@@ -379,8 +418,26 @@ def _reason(error: object) -> str:
         if not isinstance(inner, dict) or inner == told:
             break
         told = inner
-    words = "{} ({})".format(told.get("reason"), told.get("type")) if isinstance(told, dict) else str(told)
+    words = (
+        "{} ({})".format(told.get("reason") or "it failed", told.get("type")) if isinstance(told, dict) else str(told)
+    )
     return " ".join(whole(words[:_MAX_REASON_CHARS]).split())
+
+
+def _was_not_cut(answer: object, text: str) -> bool:
+    """Whether an answer lacks what fits of a document: of a text over a million characters servers send an error instead, and
+    of some types of field nothing."""
+    if not isinstance(answer, dict):
+        return False
+    trouble = json.dumps([answer.get("error"), answer.get("_shards")])
+    cuts = [item.get("highlight") for item in _items(answer) or () if isinstance(item, dict)]
+    return "max_analyzed_offset" in trouble or not all(isinstance(cut, dict) and cut.get(text) for cut in cuts)
+
+
+def _items(answer: Mapping[str, Any]) -> list[Any] | None:
+    found = answer.get("hits")
+    items = found.get("hits") if isinstance(found, dict) else None
+    return items if isinstance(items, list) else None
 
 
 def _missing(answer: Mapping[str, Any]) -> list[str]:
