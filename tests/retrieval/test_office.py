@@ -112,7 +112,21 @@ async def test_a_slide_is_a_page_and_has_its_notes(tmp_path: Path) -> None:
     _, text, starts = slides_document(deck(), "a")
     assert [text[start:].split("\n")[0] for start in starts] == [f"The mill, part {number}" for number in (1, 2, 3)]
     assert text.index("of oak") < starts[2]
-    build_index(tmp_path / "docs", tmp_path / "index", chunk_words=8, chunk_overlap=0)
+    long = pptx.Presentation()
+    for words in ("one two three four five six", "", "seven eight", "nine"):
+        slide = long.slides.add_slide(long.slide_layouts[5])
+        slide.shapes.title.text = words
+    (tmp_path / "docs" / "long.pptx").write_bytes(saved(long))
+    pieces = [
+        one for one in read_corpus(tmp_path / "docs", chunk_words=4, chunk_overlap=1) if one.id.startswith("long")
+    ]
+    assert [(one.text, (one.metadata or {})["page"]) for one in pieces] == [
+        ("one two three four", 1),
+        ("four five six", 1),
+        ("seven eight", 3),
+        ("nine", 4),
+    ]
+    build_index(tmp_path / "docs", tmp_path / "index")
     search = open_search(f"bm25:{tmp_path / 'index'}")
     (hit, *_), (notice, *_) = [(await search.find(query)).hits for query in ("wheel of oak", "notice in writing")]
     assert hit.metadata == {"source": "mill.pptx", "page": 2}

@@ -226,12 +226,17 @@ def _read_folder(folder: Path, on_bad: OnBad | None, before: str) -> Iterator[Lo
 
 def chunk_passage(passage: Passage, chunk_words: int, chunk_overlap: int = DEFAULT_CHUNK_OVERLAP) -> Iterator[Passage]:
     """Pieces of at most `chunk_words` words, each repeating the last `chunk_overlap` of the one before; id `ID#0`, ... One of
-    a document with pages says on which it begins."""
-    page_starts = passage.page_starts if isinstance(passage, PagedPassage) else ()
+    a document with pages says on which it begins, and of slides it ends where its slide does."""
+    page_starts, are_slides = (
+        (passage.page_starts, passage.are_slides) if isinstance(passage, PagedPassage) else ((), False)
+    )
     spans = [match.span() for match in _WORD.finditer(passage.text)] or [(0, 0)]
+    ends = [bisect.bisect_left(spans, (start, start)) for start in page_starts[1:]] if are_slides else []
+    ends.append(len(spans))
     first = 0
     for number in range(len(spans)):
-        last = min(first + chunk_words, len(spans)) - 1
+        end = ends[bisect.bisect_right(ends, first)]
+        last = min(first + chunk_words, end) - 1
         start = spans[first][0]
         text = passage.text[start : spans[last][1]]
         metadata = passage.metadata
@@ -240,7 +245,7 @@ def chunk_passage(passage: Passage, chunk_words: int, chunk_overlap: int = DEFAU
         yield Passage(f"{passage.id}#{number}", passage.title, text, passage.url, passage.date, metadata=metadata)
         if last == len(spans) - 1:
             return
-        first = last + 1 - chunk_overlap
+        first = end if last == end - 1 else last + 1 - chunk_overlap
 
 
 # ---- the corpus ------------------------------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ class PagedPassage(Passage):
     """A document with pages: where in its text each of them begins."""
 
     page_starts: tuple[int, ...] = field(default=(), kw_only=True)
+    are_slides: bool = field(default=False, kw_only=True)
+    """No sentence goes on from one page to the next."""
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------
@@ -398,5 +400,10 @@ def read_document(path: Path, name: str) -> Passage | None:
         return None
     title = title.strip()[:MAX_TITLE_CHARS].rstrip() or path.stem
     return PagedPassage(
-        name, title, text.strip(), metadata=bounded({**beside, "source": name}), page_starts=page_starts
+        name,
+        title,
+        text.strip(),
+        metadata=bounded({**beside, "source": name}),
+        page_starts=page_starts,
+        are_slides=kind == ".pptx",
     )
