@@ -447,6 +447,8 @@ def test_utf16_and_an_object_over_many_lines_are_recognised(tmp_path: Path):
         list(read_corpus(write(tmp_path / "a.jsonl", LINES.encode("utf-16"))))
     with pytest.raises(DataError, match=r"one object a line is needed: jq -c"):
         list(read_corpus(write(tmp_path / "a.json", json.dumps({"rows": ROWS}, indent=1))))
+    with pytest.raises(DataError, match=r"is not JSON .*; one JSON object a line is needed$"):
+        list(read_corpus(write(tmp_path / "b.jsonl", "Who is older?\n")))
 
 
 @pytest.mark.parametrize("indent", [None, 1])
