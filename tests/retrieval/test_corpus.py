@@ -174,7 +174,13 @@ def test_a_folder_of_text_files(tmp_path: Path):
     assert any(problem.endswith("empty.md: is empty: it holds no text") for problem in report.problems)
     assert other_kinds(tmp_path, tmp_path / "index") == {".odt": 1}
     (tmp_path / "none").mkdir()
-    with pytest.raises(UsageError, match=r"holds no \.txt \.md .* files"):
+    with pytest.raises(
+        UsageError, match=r"holds no \.txt \.md .* files \(found: nothing at all\); a corpus in one file"
+    ):
+        list(read_corpus(tmp_path / "none"))
+    for name in ("a.odt", "b.ODT", "c.csv", "d"):
+        (tmp_path / "none" / name).touch()
+    with pytest.raises(UsageError, match=r"files \(found: \.odt 2, \.csv 1, no ending 1\); a corpus in one file"):
         list(read_corpus(tmp_path / "none"))
 
 
