@@ -49,7 +49,9 @@ demo: $(VENV)/.llama
 	@$(BIN)/parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?"
 	@$(BIN)/parallelsearch ask "Which of Anton Chekhov, Leo Tolstoy, Fyodor Dostoevsky and Alexander Pushkin was the youngest?"
 	@$(BIN)/parallelsearch ask "In which city was the designer of the Guggenheim Museum in Bilbao born?"
+	@echo; echo "What was measured of this model:"
 	@grep -v '<!--' $(lastword $(sort $(wildcard src/parallelsearch/adapters/parallel-*/README.md)))
+	@echo; echo "Now you: source $(VENV)/bin/activate, then parallelsearch ask \"...\" --search files:FOLDER"
 
 # Without a model: written turns are replayed, search and everything else is real.
 demo-light: $(VENV)/.base

@@ -423,6 +423,26 @@ def test_a_search_that_failed_says_nothing_about_the_corpus():
     assert sentence_of(silent) == "Not found in the corpus: the model did not search for anything."
 
 
+@pytest.mark.parametrize(
+    ("question", "answer", "hits", "missing"),
+    [
+        (OLDER, "Camille Pissarro", [PISSARRO, RENOIR], "Claude Monet"),
+        (OLDER, "Camille Pissarro", [RENOIR], "Claude Monet and Camille Pissarro"),
+        (OLDEST, "Camille Pissarro", [RENOIR], "Claude Monet, Camille Pissarro and Paul Cezanne"),
+        ("Who was born first, Emma Bovary, Jane Austen, Charles Dickens, Claude Monet or Paul Cezanne?", "Paul Cezanne", [RENOIR],
+         "Emma Bovary, Jane Austen, Charles Dickens and 2 more"),
+        # Nothing is compared here.
+        ("Was Claude Monet born in Limoges?", "no", [PISSARRO], "Claude Monet and Limoges"),
+        ("how many legs does a beetle have?", "2", [PISSARRO], "all that is asked for"),
+    ],
+)  # fmt: skip
+def test_what_no_passage_is_about_is_named(question, answer, hits, missing):
+    record = take_back(shown(question, answer, ("q", hits)))
+    assert record.abstained is not None
+    assert record.abstained.reason == "parts_missing"
+    assert sentence_of(record) == f"Not found in the corpus: there is no passage about {missing}."
+
+
 def test_a_reason_that_ends_in_a_question_mark_gets_no_full_stop():
     idle = Trajectory("Who?", turns=[Turn(text="well", finish="stop")], stop="max_turns", dialect="tools")
     sentence = sentence_of(take_back(idle))

@@ -317,6 +317,8 @@ def parse_json(line: str, path: Path, number: int | None) -> Any:
         hint = ""
         if number == 1 and line.strip() in ("[", "{"):
             hint = "; the file is one JSON value over many lines, and one object a line is needed: jq -c '.[]' FILE"
+        elif number == 1 and not line.lstrip().startswith(("{", "[")):
+            hint = "; one JSON object a line is needed"
         raise DataError(str(path), number, f"is not JSON ({error.msg} at column {error.colno}){hint}") from None
     except RecursionError:
         raise DataError(str(path), number, "is nested too deeply to be a record") from None

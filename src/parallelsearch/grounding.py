@@ -236,7 +236,17 @@ def sentence_of(trajectory: Trajectory) -> str:
         return f"{_SEARCH_FAILED}: {errors[0]}" if errors else f"{_SEARCH_FAILED}."
     if abstained.reason == "no_evidence" and not trajectory.queries:
         return f"{_NOT_FOUND}: the model did not search for anything."
+    if abstained.reason == "parts_missing" and (
+        missing := _Evidence(trajectory, sources_of(trajectory)).missing_parts()
+    ):
+        return f"{_NOT_FOUND}: there is no passage about {_named(missing)}."
     return f"{_NOT_FOUND}: {abstained.words}."
+
+
+def _named(parts: Sequence[str]) -> str:
+    """`A`, `A and B`, `A, B and C`; of more the first three, and how many more."""
+    shown = list(parts) if len(parts) <= 3 else [*parts[:3], f"{len(parts) - 3} more"]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 def take_back(trajectory: Trajectory) -> Trajectory:

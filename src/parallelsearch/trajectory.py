@@ -247,7 +247,7 @@ _WHY_TAKEN_BACK: dict[AbstainReason, str] = {
     "search_failed": "every search failed",
     "no_evidence": "no passage about this was found",
     "unsupported": "none of the passages found says so",
-    "parts_missing": "there is no passage about every thing that is compared",
+    "parts_missing": "there is no passage about all that is asked for",
 }
 
 

@@ -530,6 +530,13 @@ def test_a_recipe_with_a_wrong_key_names_the_right_one(tmp_path, here):
     fails(here("train", "r.toml", cwd=tmp_path), 2, "question_per_step", "questions_per_step")
 
 
+def test_a_list_that_is_cut_says_of_how_many_it_is(here):
+    assert here("data", "demo", "--limit", "2").stderr == "2 of 179; --limit shows more\n"
+    whole = here("data", "demo", "--limit", "179")
+    assert (whole.stderr, "people-q001" in whole.stdout) == ("", True)
+    assert here("data", "demo", "--limit", "2", "--json").stderr == ""
+
+
 def test_brackets_and_colons_in_what_people_write_are_no_markup(tmp_path, here):
     row = {"id": "[/b]a[dev]:dog:", "question": MONET, "golden_answers": ["Camille Pissarro"], "dataset": "s[b]"}
     (tmp_path / "set.jsonl").write_text(json.dumps(row))

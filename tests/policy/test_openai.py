@@ -518,8 +518,8 @@ async def test_model_that_cannot_be_guessed(behaviour: Any, words: str) -> None:
     [
         (models("big", "small"), "has no model 'tiny'; it has: big, small"),
         (models("tiny"), "not this kind of call; write ?api=completions or ?api=responses before the"),
-        (status(404), "Most end in /v1, like http://127.0.0.1:8000/v1"),
-        (hang_up, "Most end in /v1"),
+        (status(404), "Is it a model server? It does not list models either (http"),
+        (hang_up, "Is it a model server?"),
     ],
 )
 async def test_not_found_says_what_there_is(listing: Any, words: str) -> None:
@@ -527,6 +527,12 @@ async def test_not_found_says_what_there_is(listing: Any, words: str) -> None:
         message = await failure(policy_for(server))
     assert "no such thing" in message
     assert words in message
+
+
+async def test_an_address_that_ends_too_early_is_told_the_usual_end() -> None:
+    async with FaultServer(status(404), status(404)) as server:
+        short = OpenAIPolicy(server.url.removesuffix("/v1"), "tiny", max_attempts=1)
+        assert "Most end in /v1, like http://127.0.0.1:8000/v1" in await failure(short)
 
 
 # ---- addresses -------------------------------------------------------------------------------------------------------
@@ -557,6 +563,7 @@ def test_address_with_everything() -> None:
     [
         ("localhost:8000/v1#m", "write it like http://localhost:8000/v1"),
         ("#m", "not an address of a server"),
+        ("gpt-4o", "or https://api.openai.com/v1#MODEL for OpenAI's own"),
         ("http://[::1/v1", "not an address of a server"),
         ("http://h/v1?api=tools", "api is 'chat', 'completions' or 'responses', not 'tools'"),
         ("http://h/v1?timeout=5", r"a model server has no option 'timeout'. Did you mean 'timeout_s'\? It has: api"),

@@ -174,7 +174,13 @@ def test_a_folder_of_text_files(tmp_path: Path):
     assert any(problem.endswith("empty.md: is empty: it holds no text") for problem in report.problems)
     assert other_kinds(tmp_path, tmp_path / "index") == {".odt": 1}
     (tmp_path / "none").mkdir()
-    with pytest.raises(UsageError, match=r"holds no \.txt \.md .* files"):
+    with pytest.raises(
+        UsageError, match=r"holds no \.txt \.md .* files \(found: nothing at all\); a corpus in one file"
+    ):
+        list(read_corpus(tmp_path / "none"))
+    for name in ("a.odt", "b.ODT", "c.csv", "d"):
+        (tmp_path / "none" / name).touch()
+    with pytest.raises(UsageError, match=r"files \(found: \.odt 2, \.csv 1, no ending 1\); a corpus in one file"):
         list(read_corpus(tmp_path / "none"))
 
 
@@ -447,6 +453,8 @@ def test_utf16_and_an_object_over_many_lines_are_recognised(tmp_path: Path):
         list(read_corpus(write(tmp_path / "a.jsonl", LINES.encode("utf-16"))))
     with pytest.raises(DataError, match=r"one object a line is needed: jq -c"):
         list(read_corpus(write(tmp_path / "a.json", json.dumps({"rows": ROWS}, indent=1))))
+    with pytest.raises(DataError, match=r"is not JSON .*; one JSON object a line is needed$"):
+        list(read_corpus(write(tmp_path / "b.jsonl", "Who is older?\n")))
 
 
 @pytest.mark.parametrize("indent", [None, 1])

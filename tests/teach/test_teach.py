@@ -463,6 +463,7 @@ def test_a_plan_says_where_it_would_stop(settings: dict[str, Any], corpus: Path,
     assert teach_run.num_at_hand(from_file, passages) == 1
     (told,) = [line for line in plan(from_file, passages, "cpu", 1).lines() if "there are only 1 questions" in line]
     assert "it would stop; give more questions" in told
+    assert plan(from_file, passages, "cpu", 1).lines()[-1].startswith("with enough of them about ")
     with pytest.raises(UsageError, match="there is no file"):
         teach_run.num_at_hand(TeachSettings(**{**settings, "questions": str(tmp_path / "none.jsonl")}), passages)
     by_rule = TeachSettings(**settings)

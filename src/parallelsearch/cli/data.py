@@ -42,7 +42,8 @@ def list_questions(
     """
     from parallelsearch.data.sets import load_questions
 
-    questions = load_questions(source, split=split).questions[:limit]
+    found = load_questions(source, split=split).questions
+    questions = found[:limit]
     if as_json:
         from dataclasses import asdict
 
@@ -58,6 +59,8 @@ def list_questions(
         answer = question.golden_answers[0] if question.golden_answers else ""
         table.add_row(question.id, question.kind or "?", Text(question.question), Text(answer))
     console().print(table)
+    if len(questions) < len(found):
+        say(f"{len(questions):,} of {len(found):,}; --limit shows more", err=True)
 
 
 @app.command("corpus")

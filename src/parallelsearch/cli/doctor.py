@@ -33,7 +33,7 @@ _FEATURES = (
     ("read GGUF weights (hf:smollm2-135m)", ("torch", "transformers", "gguf"), "local"),
     ("encoders on this machine (dense, hybrid)", ("torch", "transformers", "faiss"), "dense"),
     ("Parquet, PDF, Word and PowerPoint files", ("pyarrow", "pypdf", "docx", "pptx"), "files"),
-    ("serve search", ("starlette", "uvicorn", "prometheus_client"), "serve"),
+    ("serve: search, agent, viewer", ("starlette", "uvicorn", "prometheus_client"), "serve"),
     ("MCP tools", ("mcp",), "mcp"),
     ("Milvus", ("pymilvus",), "milvus"),
     ("train on this machine", ("torch", "trl", "datasets", "peft"), "train"),
@@ -153,7 +153,7 @@ def _policy() -> Check:
 
     choice = choose()
     return Check(
-        "policy of who names none (auto)",
+        "policy without --policy (auto)",
         choice.address != "demo",
         f"{choice.address}: {choice.reason}",
         choice.instead.partition(": ")[2],
@@ -162,7 +162,7 @@ def _policy() -> Check:
 
 def _training() -> Check:
     """Which trainer, and which engine would draw the tokens for it."""
-    what = "who trains, and who draws"
+    what = "trainer, and what draws its tokens"
 
     def versions(*modules: str) -> str:
         return ", ".join(

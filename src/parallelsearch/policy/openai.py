@@ -81,6 +81,7 @@ class OpenAIPolicy(ServerPolicy):
 
     name = "openai"
     options: Mapping[str, type] = {"api": str, "token_ids": bool, **ServerPolicy.options}
+    example = f"{ServerPolicy.example}#MODEL, or https://api.openai.com/v1#MODEL for OpenAI's own"
 
     def __init__(
         self,
@@ -441,6 +442,8 @@ class OpenAIPolicy(ServerPolicy):
         try:
             models = await self._list_models()
         except (PolicyError, TransientError):
+            if self.base_url.endswith("/v1"):
+                return f"Is it a model server? It does not list models either ({self.base_url}/models)"
             return "Is the address complete? Most end in /v1, like http://127.0.0.1:8000/v1"
         if self.model in models:
             ways = " or ".join(f"?api={api}" for api in _PATHS if api != self.api)

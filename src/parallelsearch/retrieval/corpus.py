@@ -209,8 +209,11 @@ def _read_folder(folder: Path, on_bad: OnBad | None, before: str) -> Iterator[Lo
 
     files = documents_in(folder, closed)
     if not files:
+        kinds = Counter(path.suffix.lower() or "no ending" for path in sorted(seen_files(folder)))
+        there = ", ".join(f"{kind} {number}" for kind, number in kinds.most_common(5)) or "nothing at all"
         raise UsageError(
-            f"the folder '{folder}' holds no {' '.join(DOCUMENTS)} files; for another format name the file itself"
+            f"the folder '{folder}' holds no {' '.join(DOCUMENTS)} files (found: {there}); a corpus in one file is named "
+            "itself: FOLDER/FILE.jsonl"
         )
     for path in files:
         try:

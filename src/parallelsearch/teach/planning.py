@@ -75,13 +75,15 @@ class Plan:
                 f"about {self.num_teacher_calls:,} requests to the teacher: {self.num_teacher_tokens_read:,} tokens read, "
                 f"{self.num_teacher_tokens_written:,} written{price}"
             )
+        if_enough = ""
         if self.num_at_hand is not None and self.num_at_hand < self.num_questions + self.num_held_out:
             lines.append(f"there are only {self.num_at_hand} questions")
             if self.num_at_hand < self.num_needed:
                 lines[-1] += f", and {self.num_needed} must pass the checks, so it would stop; {WAYS_OUT[self.source]}"
+                if_enough = "with enough of them "
         lines.append(
-            f"about {self.num_trained_tokens:,} tokens of training and two evaluations: {self.minutes:.0f} minutes on this "
-            f"machine ({'a GPU' if self.device == 'cuda' else 'no GPU'})"
+            f"{if_enough}about {self.num_trained_tokens:,} tokens of training and two evaluations: {self.minutes:.0f} "
+            f"minutes on this machine ({'a GPU' if self.device == 'cuda' else 'no GPU'})"
         )
         return lines
 
