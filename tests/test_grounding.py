@@ -9,7 +9,17 @@ import pytest
 from parallelsearch import Agent
 from parallelsearch.answers import NOT_FOUND, says_not_found
 from parallelsearch.grammar import render_turn
-from parallelsearch.grounding import abstention_of, cite, is_computed, sentence_of, sources_of, take_back, web_url
+from parallelsearch.grounding import (
+    Source,
+    abstention_of,
+    cite,
+    is_computed,
+    nearest,
+    sentence_of,
+    sources_of,
+    take_back,
+    web_url,
+)
 from parallelsearch.observation import ObservationWriter
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Hit, Passage
@@ -447,3 +457,14 @@ def test_a_reason_that_ends_in_a_question_mark_gets_no_full_stop():
     idle = Trajectory("Who?", turns=[Turn(text="well", finish="stop")], stop="max_turns", dialect="tools")
     sentence = sentence_of(take_back(idle))
     assert sentence.endswith("does the model follow this dialect (tools)?"), sentence
+
+
+def test_what_came_nearest_is_shown_of_each_part():
+    def source(number: int, *queries: str) -> Source:
+        return Source(number, str(number), "", "", None, list(queries))
+
+    four = [source(1, "a"), source(2, "a", "b"), source(3, "a"), source(4, "c"), source(5, "d"), source(6, "d")]
+    assert [one.number for one in nearest(four)] == [1, 2, 4, 5]
+    assert [one.number for one in nearest(four[:3])] == [1, 2, 3]
+    assert [one.number for one in nearest(source(number, "a") for number in range(1, 9))] == [1, 2, 3]
+    assert len(nearest(source(number, f"{number}") for number in range(20))) == 8

@@ -410,9 +410,15 @@ def _stems(name: str) -> tuple[str, ...]:
     return tuple(word if len(word) < 6 or word.isdigit() else word[: -1 if len(word) < 8 else -2] for word in words)
 
 
-def nearest(sources: Iterable[Source], most: int = 3) -> list[Source]:
-    """The passages that came nearest, where no answer rests on any: the first ones of the search."""
-    return list(sources)[:most]
+def nearest(sources: Iterable[Source], least: int = 3, most: int = 8) -> list[Source]:
+    """The passages that came nearest, where no answer rests on any: the first of each query, and where that gives fewer than
+    `least`, the next ones."""
+    asked: set[str] = set()
+    first, others = [], []
+    for source in sources:
+        (others if asked.issuperset(source.queries) else first).append(source)
+        asked.update(source.queries)
+    return [*first[:most], *others[: max(0, least - len(first))]]
 
 
 def thoughts_of(trajectory: Trajectory) -> list[str]:

@@ -376,7 +376,10 @@ class Trajectory:
         if cut:
             limit = f"max_tokens_per_turn={limits.get('max_tokens_per_turn')}"
             if all(goes_in_circles(turn.text, _LONGEST_LOOP) for turn in idle if turn.finish == "length"):
-                return f"in {cut} of {num_turns} turns the model wrote the same again and again, without end"
+                return (
+                    f"in {cut} of {num_turns} turns the model wrote the same again and again, without end; asked in other "
+                    "words it may answer, and a larger model does this less"
+                )
             return (
                 f"{cut} of {num_turns} turns ended at {limit} before they searched or answered; allow more, for a model that "
                 "reasons at length thousands"

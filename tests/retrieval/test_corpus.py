@@ -226,7 +226,7 @@ def test_a_document_of_another_system_is_the_same(tmp_path: Path, name: str, tex
 @pytest.mark.parametrize("kind", ["image/png", "IMAGE/PNG", "image/svg+xml;charset=utf-8"])
 def test_a_picture_inside_markdown_hides_nothing(kind: str, tmp_path: Path):
     write(tmp_path / "a.md", f"# Danube\n\n![map](data:{kind};base64,{'QUJD' * 9999})\n\nIt flows east.")
-    assert [p.text for p in read_corpus(tmp_path)] == ["# Danube\n\n![map]()\n\nIt flows east."]
+    assert [p.text for p in read_corpus(tmp_path)] == ["![map]()\n\nIt flows east."]
 
 
 @pytest.mark.parametrize(
@@ -372,6 +372,30 @@ def test_a_bad_document_is_counted_and_named_and_never_sinks_the_index(tmp_path:
     report = build_bm25(folder, tmp_path / "index", overwrite=True)
     assert (report.num_passages, report.num_skipped) == (1, 4)
     assert any("pip install" in problem for problem in report.problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "title", "rest"),
+    [
+        ("a.md", "\n# The *Danube* #\n\nIt flows.", "The Danube", "It flows."),
+        ("a.md", "The Danube\n---\nIt flows.\n\n# East", "The Danube", "It flows.\n\n# East"),
+        ("a.md", "---\ntitle: Danube\n---\n# Rivers\nIt flows.", "Danube", "# Rivers\nIt flows."),
+        ("a.md", "It flows.\n\n# Danube\nEast.", "Danube", "It flows.\n\n# Danube\nEast."),
+        ("a.md", "# Danube\n", "Danube", "# Danube"),
+        ("a.rst", "======\nDanube\n======\n\nIt flows.", "Danube", "It flows."),
+        ("a.txt", "The Danube\n\nIt flows.\nEast.", "The Danube", "It flows.\nEast."),
+        ("a.html", "<title>Danube</title><h1>Danube</h1><p>It flows.</p>", "Danube", "It flows."),
+        (
+            "a.html",
+            "<title>Danube - Rivers</title><h1>Danube</h1><p>It flows.</p>",
+            "Danube - Rivers",
+            "Danube\nIt flows.",
+        ),
+    ],
+)
+def test_a_title_is_not_said_twice(tmp_path: Path, name: str, text: str, title: str, rest: str):
+    write(tmp_path / name, text)
+    assert [(p.title, p.text) for p in read_corpus(tmp_path)] == [(title, rest)]
 
 
 @pytest.mark.parametrize("unit", ["<", "<!--", "<a '\"", "<svg>", "<title>", "<h1></h1", "&#1", "&#" + "1" * 5000])

@@ -62,19 +62,19 @@ async def test_a_folder_is_searched_as_it_lies_there_and_indexed_again_when_it_c
     docs: Path, builds: list[Path]
 ) -> None:
     address = f"files:{docs}"
-    assert await found(address) == ["# Onyx\n\nOnyx is run by Ada.\n".strip()]
-    assert await found(address, "beryl") == ["Beryl\n\nBeryl is run by Bob."]
+    assert await found(address) == ["Onyx is run by Ada.\n".strip()]
+    assert await found(address, "beryl") == ["Beryl is run by Bob."]
     assert len(builds) == 1
     (docs / "minerals" / "onyx.md").write_text("# Onyx\n\nOnyx is run by Eve.\n")
     os.utime(
         docs / "minerals" / "onyx.md", ns=(1, 1)
     )  # as old as can be: another time is enough, and so is another size
-    assert await found(address) == ["# Onyx\n\nOnyx is run by Eve."]
+    assert await found(address) == ["Onyx is run by Eve."]
     (docs / "minerals" / "agate.rst").write_text("Agate\n=====\n\nAgate looks like onyx.\n")
     assert len(await found(address)) == 2
     (docs / "minerals" / "onyx.md").unlink()
-    assert await found(address) == ["Agate\n=====\n\nAgate looks like onyx."]
-    assert await found(address) == ["Agate\n=====\n\nAgate looks like onyx."]
+    assert await found(address) == ["Agate looks like onyx."]
+    assert await found(address) == ["Agate looks like onyx."]
     assert len(builds) == 4
 
 
@@ -83,7 +83,7 @@ async def test_what_is_no_document_or_hidden_changes_nothing(docs: Path, builds:
     (docs / ".drafts").mkdir()
     for name in (".hidden.md", ".drafts/onyx.md", "picture.png"):
         (docs / name).write_text("onyx onyx")
-    assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
+    assert await found(f"files:{docs}") == ["Onyx is run by Ada."]
     assert len(builds) == 1
 
 
@@ -98,7 +98,7 @@ async def test_a_corpus_file_and_how_it_is_read(docs: Path, tmp_path: Path) -> N
     assert await found(f"files?chunk_words=30:{corpus}") == ["onyx one two three four"]
     assert await found(f"all:files:{corpus}|files:{docs}") == [
         "onyx one two three four",
-        "# Onyx\n\nOnyx is run by Ada.",
+        "Onyx is run by Ada.",
     ]
     with pytest.raises(UsageError, match="klingon"):
         await found(f"files?stemmer=klingon:{corpus}")
@@ -112,7 +112,7 @@ async def test_a_document_that_cannot_be_read_is_left_out_and_named(
 ) -> None:
     (docs / "broken.md").write_bytes(b"onyx \xff\xfe\xfa")
     with caplog.at_level(logging.WARNING):
-        assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
+        assert await found(f"files:{docs}") == ["Onyx is run by Ada."]
     assert "1 of the files" in caplog.text
     assert "broken.md" in caplog.text
 
@@ -161,14 +161,14 @@ async def test_a_file_is_another_with_the_same_size_and_time_and_when_it_may_be_
     docs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onyx, fresh = docs / "minerals" / "onyx.md", docs / "fresh"
-    assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
+    assert await found(f"files:{docs}") == ["Onyx is run by Ada."]
     fresh.write_text("# Onyx\n\nOnyx is run by Eve.\n")
     os.utime(fresh, ns=(0, onyx.stat().st_mtime_ns))
     fresh.replace(onyx)
-    assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Eve."]
+    assert await found(f"files:{docs}") == ["Onyx is run by Eve."]
     with closed(onyx):
         assert await found(f"files:{docs}") == []
-    assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Eve."]
+    assert await found(f"files:{docs}") == ["Onyx is run by Eve."]
     files = files_of(f"files:{docs}")
     assert files is not None
     stamp = files.stamp()
@@ -189,21 +189,21 @@ async def test_a_cache_that_somebody_tidied_is_made_again(docs: Path, builds: li
     (manifest,) = (tmp_path / "cache" / "files").glob("*/*/manifest.json")
     index = manifest.parent
     manifest.unlink()
-    assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
+    assert await found(f"files:{docs}") == ["Onyx is run by Ada."]
     shutil.rmtree(index)
-    assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
+    assert await found(f"files:{docs}") == ["Onyx is run by Ada."]
     shutil.rmtree(tmp_path / "cache")
-    assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
+    assert await found(f"files:{docs}") == ["Onyx is run by Ada."]
     (index / "passages.bin").write_bytes(b"?" * (index / "passages.bin").stat().st_size)
     (index / "indptr.csc.index.npy").write_bytes(b"?" * (index / "indptr.csc.index.npy").stat().st_size)
-    assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
+    assert await found(f"files:{docs}") == ["Onyx is run by Ada."]
     assert len(builds) == 5
     (index / "manifest.json").unlink()
     (index.parent / "index.partial").write_text("of an earlier version")
     (docs / "beryl.txt").write_text("Beryl is new.")  # at once with what was tidied
     for note in ("[]", "{", '{"path": 3}'):
         next((tmp_path / "cache" / "files").glob("*/files.json")).write_text(note)
-        assert await found(f"files:{docs}") == ["# Onyx\n\nOnyx is run by Ada."]
+        assert await found(f"files:{docs}") == ["Onyx is run by Ada."]
     assert len(builds) == 6
     assert len(list(index.parent.iterdir())) == 3
     assert [path.stat().st_mode & 0o077 for path in (tmp_path / "cache" / "files").iterdir()] == [0]
@@ -241,10 +241,10 @@ async def test_a_server_notices_that_files_have_changed(
     monkeypatch.setattr(live_files, "SETTLED_S", 0.05)
     search = open_search(f"files:{docs}", reopen=True, cache=tmp_path / "answers.db")
     try:
-        assert (await search.find("onyx")).hits[0].text == "# Onyx\n\nOnyx is run by Ada."
+        assert (await search.find("onyx")).hits[0].text == "Onyx is run by Ada."
         (docs / "minerals" / "onyx.md").write_text("# Onyx\n\nOnyx is run by Eve.\n")
         deadline_s = time.monotonic() + 20
-        while (await search.find("onyx")).hits[0].text != "# Onyx\n\nOnyx is run by Eve.":
+        while (await search.find("onyx")).hits[0].text != "Onyx is run by Eve.":
             assert time.monotonic() < deadline_s
             threading.Event().wait(0.02)
     finally:
@@ -266,7 +266,7 @@ async def test_a_server_says_that_all_files_are_gone_and_answers_on(
         while ("holds no .txt" if is_folder_there else "there is no file or folder") not in caplog.text:
             assert time.monotonic() < deadline_s
             threading.Event().wait(0.02)
-        assert (await search.find("onyx")).hits[0].text == "# Onyx\n\nOnyx is run by Ada."
+        assert (await search.find("onyx")).hits[0].text == "Onyx is run by Ada."
     finally:
         await search.aclose()
 
