@@ -414,7 +414,8 @@ def nearest(sources: Iterable[Source], least: int = 3, most: int = 8) -> list[So
     """The passages that came nearest, where no answer rests on any: the first of each query, and where that gives fewer than
     `least`, the next ones."""
     asked: set[str] = set()
-    first, others = [], []
+    first: list[Source] = []
+    others: list[Source] = []
     for source in sources:
         (others if asked.issuperset(source.queries) else first).append(source)
         asked.update(source.queries)
