@@ -1,10 +1,10 @@
-"""What larger bases bring, and what lessons of two rounds and RL add to one, as tables of the kept rows.
+"""What a larger base brings, and what lessons of two rounds and RL add to it, as tables of the kept rows.
 
 Rows are those of `kept_rows.py`: `tried/rounds-*` is Qwen2.5-Coder-0.5B; `tried/qwen-parallel` is the same base with fewer
 lessons of two rounds, and `tried/small-parallel` is SmolLM2-135M with as few. `recipes/twins-wide.toml` has the commands. The
 twin may search nine times where questions have many parts. `parallel-3` stands beside them: the smaller base with all of
 its lessons and RL. `rounds-rl` went on from `rounds-parallel`, `rounds-rl-low` from `rounds-again`: the same seeds, trained
-a second time. `tried/rounds-large-*` is Qwen2.5-Coder-1.5B with as many lessons of the same recipe.
+a second time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from result_tables import (
     MANY_ROUNDS,
     NOTHING,
     OTHER_SUBSETS,
-    SHIPPED,
     SUBSETS,
     WIDE_SUBSETS,
     Holds,
@@ -44,7 +43,6 @@ from parallelsearch.evaluation.metrics import ratios_of
 from parallelsearch.evaluation.statistics import Ratio, mean_of
 
 LARGER, TWIN, FEWER, SMALLER = "rounds-parallel", "rounds-sequential", "qwen-parallel", "small-parallel"
-LARGEST, LARGEST_TWIN = "rounds-large-parallel", "rounds-large-sequential"
 BEFORE, WITH_RL, HIGH_RL, TWIN_RL = "rounds-again", "rounds-rl-low", "rounds-rl", "rounds-rl-sequential"
 SAID = {
     "smaller base, few second rounds": SMALLER,
@@ -56,10 +54,6 @@ SAID = {
     "its twin": TWIN,
     "twin with RL": TWIN_RL,
     THIRD: THIRD,
-    "1.5B": LARGEST,
-    "twin of 1.5B": LARGEST_TWIN,
-    "0.5B": LARGER,
-    SHIPPED: SHIPPED,
 }
 """What the tables call them."""
 
@@ -87,12 +81,6 @@ _ANSWERS: dict[str, tuple[Holds, int]] = {
 _SPLITS = {name: OTHER_SUBSETS[name] for name in OTHER_SUBSETS if name.startswith(("dependency", "traps"))}
 _WIDTHS = (2, 4, 8)
 _ONCE = {_CHAINS: _dev("sequential"), "demo, chains": OTHER_SUBSETS["demo, chains"]}
-_DECIDED: tuple[tuple[str, Holds, str], ...] = (
-    *((f"{name}: decided rightly", holds, "decomposition_accuracy") for name, holds in _SPLITS.items()),
-    *((f"{width} parts: covered", WIDE_SUBSETS[f"{width} parts"], "parts_covered") for width in _WIDTHS),
-    *((f"{name}: asked in one query", holds, "") for name, holds in _ONCE.items()),
-)
-"""What a share is of, its questions, and the metric; none for what is asked in one query."""
 
 
 def _num_parts(line: Line) -> int:
@@ -101,30 +89,22 @@ def _num_parts(line: Line) -> int:
 
 def answers_table(kept: Kept) -> str:
     """What is answered right, and in how many calls."""
-    return _answers(kept, "larger base", "its twin", THIRD)
-
-
-def largest_answers_table(kept: Kept) -> str:
-    """The same of a base three times as large again, beside the first."""
-    return _answers(kept, "1.5B", "twin of 1.5B", "0.5B")
-
-
-def _answers(kept: Kept, arm: str, its_twin: str, beside: str) -> str:
     lines = []
     for name, (holds, rounds) in _ANSWERS.items():
-        large = lines_of(kept, SAID[arm], holds)
+        large = lines_of(kept, LARGER, holds)
         if not large:
             continue
-        twin, other = _on_the_same(kept, large, holds, (SAID[its_twin], rounds), SAID[beside])
+        twin, shipped = _on_the_same(kept, large, holds, (TWIN, rounds), THIRD)
         lines.append([
             name, str(len(large[0])), figure(fmean(line.row.chance for line in large[0])),
             with_interval(metrics(large, "em")[0]), _em(twin), lead(em_difference(twin, large)), _calls(large),
-            bare(calls_ratio(twin, large), 2), _em(other), lead(em_difference(other, large)),
+            bare(calls_ratio(twin, large), 2), _em(shipped), lead(em_difference(shipped, large)),
         ])  # fmt: skip
     head = (
-        "EM", "n", "chance", arm, its_twin, "minus the twin's", "calls", "by the twin's", beside, f"minus {beside}'s",
+        "EM", "n", "chance", "larger base", "its twin", "minus the twin's", "calls", "by the twin's", THIRD,
+        f"minus {THIRD}'s",
     )  # fmt: skip
-    return _with_seeds(kept, head, lines, arm, its_twin, beside)
+    return _with_seeds(kept, head, lines, "larger base", "its twin", THIRD)
 
 
 def lessons_table(kept: Kept) -> str:
@@ -167,8 +147,13 @@ def rl_table(kept: Kept) -> str:
 
 def splits_table(kept: Kept) -> str:
     """What is decided: whether to split, into what, and whether one query is taken for enough."""
+    rows: list[tuple[str, Holds, str]] = [
+        *((f"{name}: decided rightly", holds, "decomposition_accuracy") for name, holds in _SPLITS.items()),
+        *((f"{width} parts: covered", WIDE_SUBSETS[f"{width} parts"], "parts_covered") for width in _WIDTHS),
+        *((f"{name}: asked in one query", holds, "") for name, holds in _ONCE.items()),
+    ]
     lines = []
-    for name, holds, metric in _DECIDED:
+    for name, holds, metric in rows:
         large = lines_of(kept, LARGER, holds)
         if not large:
             continue
@@ -184,23 +169,6 @@ def splits_table(kept: Kept) -> str:
     )  # fmt: skip
     arms = ("smaller base, few second rounds", "larger, few", "larger base", "with RL", THIRD)
     return _with_seeds(kept, head, lines, *arms)
-
-
-def largest_splits_table(kept: Kept) -> str:
-    """The same of a base three times as large again, beside the first and the policy in the package."""
-    lines = []
-    for name, holds, metric in _DECIDED:
-        largest = lines_of(kept, LARGEST, holds)
-        if not largest:
-            continue
-        large, shipped = _on_the_same(kept, largest, holds, LARGER, SHIPPED)
-        found = [bounded(measured(_ratios(seeds, metric))) for seeds in (largest, large, shipped)]
-        lines.append([
-            name, str(len(largest[0])), with_interval(found[0]), bare(found[1]), lead(_gain(large, largest, metric)),
-            bare(found[2]), lead(_gain(shipped, largest, metric)),
-        ])  # fmt: skip
-    head = ("share", "n", "1.5B", "0.5B", "minus 0.5B's", SHIPPED, f"minus {SHIPPED}'s")
-    return _with_seeds(kept, head, lines, "1.5B", "0.5B", SHIPPED)
 
 
 def _on_the_same(kept: Kept, large: Seeds, holds: Holds, *arms: str | tuple[str, int]) -> list[list[list[Line]]]:
@@ -252,6 +220,4 @@ TABLES = {
     "larger_lessons": lessons_table,
     "larger_rl": rl_table,
     "larger_splits": splits_table,
-    "largest_answers": largest_answers_table,
-    "largest_splits": largest_splits_table,
 }

@@ -7,7 +7,7 @@ share of the sampled parallel questions and chains that were split, step by step
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -36,16 +36,15 @@ from parallelsearch.evaluation.statistics import Ratio
 from parallelsearch.files import read_json
 
 STEPS = ROWS / "undecided-steps.json"
+START = "undecided-start"
 REWARDS = {
-    "before RL": "undecided-start",
+    "before RL": START,
     "outcome and format": "undecided-outcome",
     "`paper`": "undecided-paper",
     "`gated`": "undecided-gated",
     "`label-free`": "undecided-label-free",
 }
 """What a row of the table says, and whose rows it is."""
-LATER = {"before RL": "undecided-again", "`coverage`": "undecided-coverage"}
-"""The same for what was trained later, from starts trained again."""
 KINDS = {"parallel": "Parallel questions split", "sequential": "Chains split, which is a mistake"}
 _WINDOW = 5
 """Steps that one point of the plot is the mean of: a step asks eight questions."""
@@ -57,20 +56,9 @@ _PARALLEL, _WHOLE = in_set("dependency", "parallel"), in_set("dependency", "sequ
 
 def rewards_table(kept: Kept) -> str:
     """Decisions first, then what they bring."""
-    return _taught(kept, REWARDS)
-
-
-def later_table(kept: Kept) -> str:
-    """The same of what was trained later."""
-    return _taught(kept, LATER)
-
-
-def _taught(kept: Kept, rewards: Mapping[str, str]) -> str:
-    """A row for each reward; the first one is where they all began."""
-    first = next(iter(rewards.values()))
-    start = lines_of(kept, first, _decided)
+    start = lines_of(kept, START, _decided)
     lines = []
-    for name, arm in rewards.items():
+    for name, arm in REWARDS.items():
         decided = lines_of(kept, arm, _decided)
         if not decided:
             continue
@@ -87,7 +75,7 @@ def _taught(kept: Kept, rewards: Mapping[str, str]) -> str:
             bare(metrics(lines_of(kept, arm, holds), "decomposition_accuracy")[0]) for holds in (_PARALLEL, _WHOLE)
         ]
         both = measured([_balanced(seed) for seed in decided])
-        gain = "" if arm == first else lead(_difference(start, decided))
+        gain = "" if arm == START else lead(_difference(start, decided))
         found = [with_interval(both), gain, bare(covered), bare(calls, 2), bare(gold), with_interval(em)]
         lines.append(
             [name, str(len(decided)), bare(split), bare(chain_split), *rightly, *found, bare(wide_em), bare(chain_em)]
@@ -119,7 +107,7 @@ def _difference(a: Seeds, b: Seeds) -> Measured | None:
     return ratio_difference([_balanced(seed) for seed in a], [_balanced(seed) for seed in b])
 
 
-TABLES = {"rewards": rewards_table, "rewards_later": later_table}
+TABLES = {"rewards": rewards_table}
 
 
 # ---- the plot --------------------------------------------------------------------------------------------------------
