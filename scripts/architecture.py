@@ -31,7 +31,7 @@ LEVELS: list[dict[str, str]] = [
     {"files": "read, replace", "places": "caches, locks", "options": "in an address", "named": "module:name"},
     {"http": "one client", "config": "TOML to settings", "answers": "exact match, F1", "grammar": "tags of a turn"},
     {"retrieval": "search backends", "limits": "where it ends"},
-    {"trajectory": "the one record"},
+    {"trajectory": "the one record", "claims": "held to passages"},
     {"observation": "hits to text", "coverage": "parts asked for", "gold": "evidence at hand"},
     {"dialect": "how a model talks", "reading": "another model answers"},
     {"search": "many queries at once", "policy": "what writes a turn", "dialects": "the known ones"},

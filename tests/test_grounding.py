@@ -25,7 +25,7 @@ from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Hit, Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.search import Search
-from parallelsearch.trajectory import Query, Segment, Trajectory, Turn, trajectory_from_dict
+from parallelsearch.trajectory import Query, Reading, Segment, Trajectory, Turn, trajectory_from_dict
 
 # ---- citations -------------------------------------------------------------------------------------------------------
 
@@ -192,6 +192,12 @@ BORN = "Where was the author of Emma born?"
          [MONET, PISSARRO, CEZANNE], None),
         ("When were Claude Monet, Camille Pissarro and Paul Cezanne born?", "1840, 1830 and 1866",
          [MONET, PISSARRO, CEZANNE], "unsupported"),
+        # A date is no place and no person, though it stands there.
+        ("Where was Auguste Renoir born?", "1841", [RENOIR], "unsupported"),
+        ("In which city was Auguste Renoir born?", "1841", [RENOIR], "unsupported"),
+        ("Where and in which year was Auguste Renoir born?", "1841", [RENOIR], None),
+        ("Who was born in 1841?", "1841", [RENOIR], "unsupported"),
+        ("In which year was Auguste Renoir born?", "1841", [RENOIR], None),
         # A question without a name in it: any passage that holds the words.
         ("which painter was born in 1840?", "Claude Monet", [MONET], None),
         ("which painter was born in 1840?", "Manet", [MONET], "unsupported"),
@@ -277,6 +283,45 @@ def test_the_record_keeps_what_the_model_said_and_reads_back():
     given = take_back(shown("When was Claude Monet born?", "1840", ("q", [MONET])))
     assert (given.answer, given.abstained) == ("1840", None)
     assert "abstained" not in given.to_dict()
+
+
+# ---- what was noted of a passage -------------------------------------------------------------------------------------
+
+
+def noted(thought: str, dialect: str = "parallel", **reading: str) -> Trajectory:
+    record = shown(OLDER, "Claude Monet", ("q", [MONET, PISSARRO]))
+    record.turns.append(Turn(thought=thought))
+    record.dialect = dialect
+    if reading:
+        record.reading = Reading({}, **reading)
+    return record
+
+
+RIGHT_NOTES = (
+    "Asked for: the earlier. [1] Claude Monet was born 1840. [2] Camille Pissarro was born 1830. 1840 is after 1830."
+)
+WRONG_NOTES = RIGHT_NOTES.replace("was born 1830", "was born 1850")
+
+
+def test_an_answer_from_a_misread_passage_is_not_given():
+    assert abstention_of(noted(RIGHT_NOTES)) is None
+    taken = take_back(noted(WRONG_NOTES))
+    assert (taken.answer, taken.abstained.reason, taken.abstained.answer) == (None, "misread", "Claude Monet")
+    assert sentence_of(taken) == (
+        'A passage was misread: of [2] the model noted "Camille Pissarro was born 1850", and there is no "1850" in it.'
+    )
+    again = trajectory_from_dict(json.loads(taken.to_json()))
+    assert sentence_of(again) == sentence_of(taken)
+
+
+@pytest.mark.parametrize("dialect", ["tools", "tools-answer", "search-r1"])
+def test_models_that_tell_it_in_their_own_words_are_not_held_to_their_notes(dialect: str):
+    assert abstention_of(noted(WRONG_NOTES, dialect)) is None
+
+
+def test_the_notes_do_not_matter_where_another_model_read_and_answered():
+    assert abstention_of(noted(WRONG_NOTES, own_answer="x")) is None
+    assert abstention_of(noted(WRONG_NOTES, own_answer="x", error="it broke")).reason == "misread"
 
 
 # ---- at the front doors ----------------------------------------------------------------------------------------------

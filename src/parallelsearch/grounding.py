@@ -7,8 +7,9 @@ asked. A number that names nothing is no citation: it is taken out of the answer
 `abstention_of` reads a record and says why its answer should not be given: every search failed, there is none, the model
 says itself that it found none, no passage was shown, none that has to do with the question holds the answer's words, or a
 thing compared was not found. To do with the question: a passage mentions a name of the question, or one that leads on from
-such a passage; where the question has no name in it, one of its words that say what it is about.
-Nothing here judges whether a passage proves the answer; a misread passage is not noticed.
+such a passage; where the question has no name in it, one of its words that say what it is about. Nor should it be given
+where a policy of ours noted of a passage what does not stand there (`claims.py`).
+Nothing here judges whether a passage proves the answer; one that was read right and is about something else is not noticed.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from parallelsearch.answers import normalise, says_not_found
+from parallelsearch.claims import Note, misread_notes
 from parallelsearch.data.alternatives import EDGE, compared, listed, names_in, offered, words_of
 from parallelsearch.errors import stopped
-from parallelsearch.grammar import one_line
+from parallelsearch.grammar import PromptMode, one_line
 from parallelsearch.retrieval.metadata import place_of
 from parallelsearch.retrieval.terms import STOP_WORDS, fold, spaced
 from parallelsearch.trajectory import Abstention, Trajectory
 
 _AROUND = EDGE + "*_"
+_OWN_DIALECTS = frozenset(get_args(PromptMode))
 _NUMBERS = re.compile(r"(?<!\s)\s*+\[(\d{1,4}(?:\s*+,\s*+\d{1,4})*)\]")
 _BETWEEN_PARTS = re.compile(r"[,;&]|\band\b", re.IGNORECASE)
 _YES_OR_NO = ("yes", "no")
@@ -66,6 +69,13 @@ _ASKS_FOR_NO_NAME = re.compile(
     re.IGNORECASE,
 )
 """What a name of the question can be no answer to."""
+_ASKS_FOR_NO_DATE = re.compile(
+    r"(?:(?:[a-z]+ )?(?:where|who|whose|whom)|(?:[a-z]+ )?(?:which|what) (?:city|town|village|country|place|museum|state|river|sea|"
+    r"ocean|island|continent))\b(?!.*\b(?:when|year|date|day|old|long|many|much)\b)",
+    re.IGNORECASE,
+)
+"""What a date or a year can be no answer to."""
+_IS_DATE = re.compile(rf"(?:(?:\d{{1,2}} )?(?:{_MONTHS})|\d{{1,4}}|and|,| )+")
 _IS_NUMBER = re.compile(
     r"(?:about |around |nearly )?(?:\d[\d ]*|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)(?: [a-z]+)?"
 )
@@ -220,7 +230,8 @@ def _citation(source: Source, basis: Basis) -> Citation:
 # ---- when to abstain -------------------------------------------------------------------------------------------------
 
 _NO_ANSWER, _SEARCH_FAILED, _NOT_FOUND = "No answer was found", "The search failed", "Not found in the corpus"
-INSTEAD_OF_AN_ANSWER = _NO_ANSWER, _SEARCH_FAILED, _NOT_FOUND
+_MISREAD = "A passage was misread"
+INSTEAD_OF_AN_ANSWER = _NO_ANSWER, _SEARCH_FAILED, _NOT_FOUND, _MISREAD
 """How a sentence begins that stands in place of an answer. A chat hands it back as what was answered before."""
 
 
@@ -236,11 +247,19 @@ def sentence_of(trajectory: Trajectory) -> str:
         return f"{_SEARCH_FAILED}: {errors[0]}" if errors else f"{_SEARCH_FAILED}."
     if abstained.reason == "no_evidence" and not trajectory.queries:
         return f"{_NOT_FOUND}: the model did not search for anything."
+    if abstained.reason == "misread" and (notes := misread_in(trajectory)):
+        return f"{_MISREAD}: {_told_of(notes[0])}."
     if abstained.reason == "parts_missing" and (
         missing := _Evidence(trajectory, sources_of(trajectory)).missing_parts()
     ):
         return f"{_NOT_FOUND}: there is no passage about {_named(missing)}."
     return f"{_NOT_FOUND}: {abstained.words}."
+
+
+def _told_of(note: Note) -> str:
+    """`of [2] the model noted "died 15 November 1946", and there is no "1946" in it`."""
+    missing = ", ".join(f'"{word}"' for word in note.missing[:3])
+    return f'of [{note.number}] the model noted "{note.text}", and there is no {missing} in it'
 
 
 def _named(parts: Sequence[str]) -> str:
@@ -276,11 +295,23 @@ def abstention_of(trajectory: Trajectory) -> Abstention | None:
     if is_computed(evidence.question, plain):
         # A number may stand in a passage; how many of a list it is does not.
         is_number = _ASKS_FOR_NUMBER.search(evidence.question) is not None and not evidence.is_list
-        if (is_number and evidence.holders(plain)) or evidence.has_basis():
-            return None
-        return Abstention("parts_missing", answer)
-    names_source = any(1 <= number <= len(sources) for number in _numbers_in(answer or ""))
-    return None if names_source or evidence.holders(plain) else Abstention("unsupported", answer)
+        if not (is_number and evidence.holders(plain)) and not evidence.has_basis():
+            return Abstention("parts_missing", answer)
+    elif not any(1 <= number <= len(sources) for number in _numbers_in(answer or "")) and not evidence.holders(plain):
+        return Abstention("unsupported", answer)
+    return Abstention("misread", answer) if misread_in(trajectory, sources) else None
+
+
+def misread_in(trajectory: Trajectory, sources: Sequence[Source] | None = None) -> list[Note]:
+    """What the policy noted, before it answered, of passages that do not say so. Of policies in our own dialects alone: they
+    are taught to note what stands there, word for word, where others tell it in words of their own. Where another model read
+    and answered, the policy's notes do not matter."""
+    read_by_another = trajectory.reading is not None and trajectory.reading.error is None
+    thought = trajectory.turns[-1].thought if trajectory.turns else None
+    if thought is None or read_by_another or trajectory.dialect not in _OWN_DIALECTS:
+        return []
+    shown = sources_of(trajectory) if sources is None else sources
+    return misread_notes(thought, {source.number: f"{source.title} {source.text}" for source in shown})
 
 
 class _Evidence:
@@ -308,6 +339,8 @@ class _Evidence:
         parts = [_plain(part) for part in _BETWEEN_PARTS.split(answer)]
         if _ASKS_FOR_NO_NAME.match(self.question) and all(part in self._asked for part in parts if part):
             return []  # `When was Leo Tolstoy born?` `Leo Tolstoy`
+        if _ASKS_FOR_NO_DATE.match(self.question) and _IS_DATE.fullmatch(_plain(answer)):
+            return []  # `Where did Paul Gauguin die?` `8 May 1903`
         if len(parts) > 1 and any(" " in part and part in self._asked for part in parts):
             parts = []  # `Prague and Sigmund Freud`: who was asked about is no answer
         for wanted in ([_plain(answer)], [part for part in parts if part], self._told(answer)):

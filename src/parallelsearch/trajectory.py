@@ -28,7 +28,9 @@ SCHEMA_VERSION = 1
 
 Author = Literal["prompt", "model", "search", "notice"]
 Kind = Literal["parallel", "sequential", "single", "mixed"]
-AbstainReason = Literal["no_answer", "not_found", "search_failed", "no_evidence", "unsupported", "parts_missing"]
+AbstainReason = Literal[
+    "no_answer", "not_found", "search_failed", "no_evidence", "unsupported", "parts_missing", "misread"
+]
 Stop = Literal["answer", "max_turns", "max_tokens", "timeout", "error"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 STOPS: tuple[Stop, ...] = get_args(Stop)
@@ -231,7 +233,7 @@ class Reading:
 class Abstention:
     """Why an answer was not given (`grounding.abstention_of`), and what the model had said. `not_found`: it said itself that
     it found nothing. `search_failed`: of all searches, so that nobody can say what the corpus holds. `parts_missing`: of
-    something that is compared nothing was found."""
+    something that is compared nothing was found. `misread`: it noted of a passage what the passage does not say."""
 
     reason: AbstainReason
     answer: str | None = None
@@ -248,6 +250,7 @@ _WHY_TAKEN_BACK: dict[AbstainReason, str] = {
     "no_evidence": "no passage about this was found",
     "unsupported": "none of the passages found says so",
     "parts_missing": "there is no passage about all that is asked for",
+    "misread": "the model noted of a passage what does not stand there",
 }
 
 

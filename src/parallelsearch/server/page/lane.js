@@ -242,14 +242,14 @@ export class Lane {
     const words = element("p", "answer-text", text);
     if (!content || summary.abstained) words.classList.add("none");
     this.answerBox.className = summary.abstained ? "answer not-found" : content ? "answer" : "answer none";
-    this.answerBox.replaceChildren(element("h3", "", summary.abstained ? "Not found" : "Answer"), words);
+    this.answerBox.replaceChildren(element("h3", "", summary.abstained ? (summary.abstained === "misread" ? "Not given" : "Not found") : "Answer"), words);
     if (summary.question && summary.question !== this.question) {
       this.answerBox.append(element("p", "why", `Understood as: ${summary.question}`));
     }
     if (summary.reading) this.answerBox.append(element("p", "why", readBy(summary.reading)));
     const cited = new Map(summary.citations.map((citation) => [citation.number, BASES[citation.basis]]));
     if (summary.abstained) {
-      if (summary.answer) this.answerBox.append(element("p", "why", `The model's own guess, which nothing holds: ${summary.answer}`));
+      if (summary.answer) this.answerBox.append(element("p", "why", `The model's own guess: ${summary.answer}`));
       this.addSources("What came nearest", nearest(summary.sources), new Map());
     } else if (cited.size) {
       this.addSources("Rests on", summary.sources.filter((one) => cited.has(one.number)), cited);

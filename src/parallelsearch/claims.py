@@ -1,0 +1,69 @@
+"""What a model says that a passage says, held against the passage.
+
+A model that reads before it answers notes what it reads: `[2] Georgia O'Keeffe: died 6 March 1986.` Such a note begins with
+the number of a passage and goes on to the end of its first sentence; what follows (`1986 against 1946: after`) is its own
+reckoning. `misread_notes` gives the notes of the turn that answered whose passage has not got their numbers, or the names they
+are about. Whether a note that stands in its passage was the right one to take, and what is concluded from it, is not seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from parallelsearch.retrieval.terms import STOP_WORDS, split_words
+
+_NOTE = re.compile(r"(?:^|(?<=[.:;>\n]))[ \t]*\[(\d{1,4})\][ \t]+(?=\S)", re.MULTILINE)
+_SENTENCE_END = re.compile(r"(?<=[^\s.][^\s.])\.(?=\s+[A-Z0-9\[]|\s*$)|\n|<|,? against \d")
+"""Or where it begins to reckon."""
+_TOKEN = re.compile(r"(?:[^\s,;:()\"“”«»]|(?<=\d),(?=\d))+")
+_MONTH_AND_DAY = re.compile(r"\d\d-\d\d")
+"""How a date is written to be compared with another; no page writes it so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a model says of a passage, and the words of it that the passage has not got."""
+
+    number: int
+    text: str
+    missing: tuple[str, ...] = ()
+
+
+def misread_notes(text: str, passages: Mapping[int, str]) -> list[Note]:
+    """The notes in a model's turn that their passages do not bear out. `passages` has the title and text of each under the
+    number it was shown under; a note about another number says nothing about any."""
+    found = []
+    for number, said in _notes(text):
+        if number in passages and (missing := tuple(_missing(said, set(split_words(passages[number]))))):
+            found.append(Note(number, said, missing))
+    return found
+
+
+def _notes(text: str) -> Iterator[tuple[int, str]]:
+    starts = list(_NOTE.finditer(text))
+    for place, start in enumerate(starts):
+        end = starts[place + 1].start() if place + 1 < len(starts) else len(text)
+        said = text[start.end() : end]
+        stops = _SENTENCE_END.search(said)
+        yield int(start[1]), (said[: stops.start()] if stops else said).strip()
+
+
+def _missing(said: str, words: set[str]) -> Iterator[str]:
+    """Every number that the passage has not got; and, where it has not got more than a third of the names, those."""
+    num_names, unknown = 0, []
+    for token in _TOKEN.findall(said):
+        plain = token.rstrip(".'’")
+        if _MONTH_AND_DAY.fullmatch(plain):
+            continue
+        parts = [word for word in split_words(plain) if word not in STOP_WORDS]
+        is_there = all(word in words for word in parts if word.isdigit() or token[0].isupper())
+        if any(word.isdigit() for word in parts):
+            if not is_there:
+                yield plain
+        elif parts and token[0].isupper():
+            num_names += 1
+            unknown += [] if is_there else [plain]
+    if 3 * len(unknown) > num_names:
+        yield from unknown
