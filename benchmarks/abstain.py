@@ -3,11 +3,15 @@
     python benchmarks/abstain.py                                             # the demo policy, all demo questions
     python benchmarks/abstain.py --policy hf:smollm2-135m+parallel --questions 60 --json figures.json
     python benchmarks/abstain.py --gold questions.jsonl passages.jsonl       # the rule alone, a perfect reader
+    python benchmarks/abstain.py --runs run another-run                      # what it does to the answers of runs of `eval`
 
 Each question is asked four times: over the demo corpus as it is; without the question's gold passages; without those and
 all others that hold a golden answer; and over passages about something else. Two rates are told, with intervals of 95%: of
 the answers that were right over the whole corpus, how many were not given (false refusals); of the questions without
 evidence, how many were answered, and how many of these wrongly (false answers).
+
+`--runs` asks nothing: of the answers in finished runs it tells by reason how many right and wrong ones are not given, and
+what share of those given is right without the reason `misread` and with it.
 
 `--gold` needs no policy: a question's gold passages are shown and the golden answer is given; then the gold passages and
 the answer of another question. What the rule refuses of the first is a false refusal, what it lets through of the second
@@ -38,7 +42,7 @@ from parallelsearch.retrieval.corpus import read_passages
 from parallelsearch.retrieval.without import Without
 from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
-from parallelsearch.trajectory import Query, Question, Shown, Trajectory, Turn
+from parallelsearch.trajectory import Query, Question, Shown, Trajectory, Turn, read_trajectories
 
 UNRELATED = [
     Passage("u1", "Sourdough", "Bread leavened by wild yeast. The starter is fed with flour and water every day."),
@@ -130,6 +134,35 @@ def perfect_reader(questions: Path, passages: Path, most: int, seed: int = 0) ->
     print(f"  answers of another question given: {share(other['given'], len(asked))}")
 
 
+# ---- finished runs ---------------------------------------------------------------------------------------------------
+
+
+def finished_runs(folders: Sequence[Path]) -> None:
+    everywhere: Counter[tuple[str, bool]] = Counter()
+    for folder in folders:
+        counts: Counter[tuple[str, bool]] = Counter()
+        for trajectory in read_trajectories(folder / "trajectories.jsonl"):
+            abstained = abstention_of(trajectory)
+            counts["given" if abstained is None else abstained.reason, trajectory.is_right] += 1
+        everywhere.update(counts)
+        tell(folder.name, counts)
+    if len(folders) > 1:
+        tell("all", everywhere)
+
+
+def tell(name: str, counts: Counter[tuple[str, bool]]) -> None:
+    right, wrong = (counts["given", is_right] for is_right in (True, False))
+    misread_right, misread_wrong = (counts["misread", is_right] for is_right in (True, False))
+    print(f"{name}: {sum(counts.values())} questions")
+    for reason in sorted({reason for reason, _ in counts} - {"given"}):
+        print(f"  {reason}: {counts[reason, True]} right and {counts[reason, False]} wrong answers not given")
+    before = share(right + misread_right, right + wrong + misread_right + misread_wrong)
+    print(f"  right of the given, misread ones among them: {before}")
+    print(f"  right of the given: {share(right, right + wrong)}")
+    print(f"  misread, of the right: {share(misread_right, right + misread_right)}")
+    print(f"  misread, of the wrong: {share(misread_wrong, wrong + misread_wrong)}")
+
+
 async def run(options: argparse.Namespace) -> None:
     policy = open_policy(options.policy)
     if isinstance(policy, demo.DemoPolicy):
@@ -150,9 +183,12 @@ def main() -> None:
     parser.add_argument(
         "--gold", type=Path, nargs=2, metavar=("QUESTIONS", "PASSAGES"), help="the rule alone, on these"
     )
+    parser.add_argument("--runs", type=Path, nargs="+", metavar="RUN", help="the rule on what was answered there")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
-    if options.gold:
+    if options.runs:
+        finished_runs(options.runs)
+    elif options.gold:
         perfect_reader(*options.gold, most=options.questions)
     else:
         asyncio.run(run(options))

@@ -2,8 +2,8 @@
 
 A model that reads before it answers notes what it reads: `[2] Georgia O'Keeffe: died 6 March 1986.` Such a note begins with
 the number of a passage and goes on to the end of its first sentence; what follows (`1986 against 1946: after`) is its own
-reckoning. `misread_notes` gives the notes of the turn that answered whose passage has not got their numbers, or the names they
-are about. Whether a note that stands in its passage was the right one to take, and what is concluded from it, is not seen.
+reckoning. `misread_notes` gives those whose passage has not got their numbers, or the names they are about. Whether a note
+that stands in its passage was the right one to take, and what is concluded from it, is not seen.
 """
 
 from __future__ import annotations
