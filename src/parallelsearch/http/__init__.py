@@ -11,16 +11,21 @@ from parallelsearch.http.client import (
     get_now,
     told_contact,
 )
+from parallelsearch.http.credentials import Credentials, Secrets, Sent, cleaned
 from parallelsearch.http.private import without_asked
 from parallelsearch.http.retry import retry_after_s, retrying
 
 __all__ = [
     "CONTACT_ENV",
     "MAX_BODY_BYTES",
+    "Credentials",
     "HttpClient",
     "Response",
+    "Secrets",
+    "Sent",
     "Stream",
     "checked_url",
+    "cleaned",
     "error_detail",
     "get_now",
     "is_loopback",

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from parallelsearch.dialect import Tool
 from parallelsearch.errors import NoToolsError, PolicyError, TransientError, UsageError, stopped
-from parallelsearch.http import Response, error_detail, retrying
+from parallelsearch.http import Response, Sent, error_detail, retrying
 from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
 from parallelsearch.policy.openai_wire import Turn, is_unreadable_call, json_bytes
 from parallelsearch.policy.responses_wire import KEPT_THOUGHTS, ResponseTurn, input_of, tools_of
@@ -143,6 +143,7 @@ class OpenAIPolicy(ServerPolicy):
             "token_ids": self.token_ids,
             "extra_body": self.extra_body,
             **self._how_it_thinks(),
+            **self._credentials.describe(),
         }
 
     # Ids of what the environment inserts are true for completions only: a chat template puts more tokens around it.
@@ -375,7 +376,7 @@ class OpenAIPolicy(ServerPolicy):
         is_heard: bool,
         deadline_s: float,
         turn: Turn,
-        key: str | None,
+        sent: Sent,
     ) -> None:
         """Send the request and feed the turn with what comes back. `says`: its tokens but for those of thoughts."""
         path = _PATHS[_api_of(fields)]
@@ -388,18 +389,19 @@ class OpenAIPolicy(ServerPolicy):
                     "POST",
                     self._endpoint(path),
                     content=json_bytes(body),
-                    headers=self._headers(key),
+                    headers=self._headers(),
                     timeout_s=self._left_s(deadline_s),
                     read_timeout_s=self._silence_s(streams),
+                    sent=sent,
                 ) as answer:
                     if answer.status < 300:
-                        await self._read_answer(answer, turn, key)
+                        await self._read_answer(answer, turn)
                         return
-                    response = await self._refusal(answer, key)
+                    response = await answer.read()
                 if response.status == 400 and _TOO_FEW.search(error_detail(response)):
                     turn.feed({"choices": [{"message": {}, "finish_reason": "length"}]})
                     return
-                await self._learn_from(response, key, fields, segments, says, body)
+                await self._learn_from(response, sent, fields, segments, says, body)
             except TransientError as error:
                 self._learn_patience(error, start_s, streams)
                 raise
@@ -407,7 +409,7 @@ class OpenAIPolicy(ServerPolicy):
     async def _learn_from(
         self,
         response: Response,
-        key: str | None,
+        sent: Sent,
         fields: dict[str, Any],
         segments: Sequence[Segment],
         says: int,
@@ -428,7 +430,7 @@ class OpenAIPolicy(ServerPolicy):
             return
         if response.status in _ABOUT_ROOM and not is_unreadable and self._learn_room(fields, segments, says, response):
             return
-        error = await self._status_error(response, key)
+        error = await self._status_error(response, sent)
         if response.status in GATEWAY_TIMEOUTS and not body.get("stream"):
             self._stream_all(str(error))
         if is_unreadable:
