@@ -92,6 +92,22 @@ def test_what_cannot_be_sent_says_what_to_write(text: str | None, told: str, mon
         open_search("http?headers_env=CORP://127.0.0.1:9/retrieve")
 
 
+def test_a_file_of_headers_is_read_anew_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "headers"
+    monkeypatch.setenv("CORP", f"@{path}")
+    with pytest.raises(UsageError, match=f"CORP names the file {path}, which cannot be read: No such file"):
+        own_headers("CORP")
+    for token in ("one", "two"):  # a token that ends after an hour is renewed beside a server that runs
+        path.write_text(f"Authorization: Bearer {token}\n")
+        assert own_headers("CORP") == {"Authorization": f"Bearer {token}"}
+    path.write_text("")
+    with pytest.raises(UsageError, match=r"the file that CORP \(headers_env\) names holds no headers"):
+        own_headers("CORP")
+    path.write_bytes(b"\xff")
+    with pytest.raises(UsageError, match="cannot be read: it is no text"):
+        own_headers("CORP")
+
+
 def test_a_value_is_a_secret_by_the_name_of_its_header_or_by_its_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     def left(header: str, text: str) -> tuple[str, str]:
         monkeypatch.setenv("CORP", header)
@@ -119,6 +135,7 @@ class Gateway:
 
     def __init__(self, answer: Callable[[dict[str, str]], tuple[int, dict[str, str], bytes]]) -> None:
         self.seen: list[dict[str, str]] = []
+        self.paths: list[str] = []
         gateway = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -128,6 +145,7 @@ class Gateway:
                 self.rfile.read(int(self.headers.get("content-length", 0)))
                 sent = {name.lower(): value for name, value in self.headers.items()}
                 gateway.seen.append(sent)
+                gateway.paths.append(self.path)
                 status, headers, body = answer(sent)
                 self.send_response(status)
                 for name, value in {"content-type": "application/json", **headers}.items():
@@ -361,6 +379,26 @@ def test_a_question_behind_a_gateway_leaves_no_secret_in_its_record(
     assert "I was sent ***" in trajectory.to_json()
     assert trajectory.policy["headers_env"] == "CORP"
     assert gateway.seen
+
+
+async def test_azure_in_its_two_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paths of both are those of Microsoft's reference; the deployment is the model."""
+    monkeypatch.setenv("CORP", f"api-key: {GATE}")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with Gateway(refuses) as gateway:
+        for form in ("/openai/v1/?headers_env=CORP", "/openai/deployments/d?api-version=2024-10-21&headers_env=CORP"):
+            told = await _ask_policy(f"openai:http://{gateway.at}{form}#d")
+            assert ('"api_version": "2024-10-21"' in told) == ("version" in form)
+            await _encode(f"openai:http://{gateway.at}{form}#d")
+    assert gateway.paths == [
+        "/openai/v1/chat/completions",
+        "/openai/v1/embeddings",
+        "/openai/deployments/d/chat/completions?api-version=2024-10-21",
+        "/openai/deployments/d/embeddings?api-version=2024-10-21",
+    ]
+    for sent in gateway.seen:
+        assert sent["api-key"] == GATE
+        assert "authorization" not in sent
 
 
 def test_doctor_looks_at_the_headers_of_the_policy_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:

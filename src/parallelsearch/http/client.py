@@ -32,7 +32,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from parallelsearch import __version__
 from parallelsearch.errors import ParallelSearchError, TransientError, UsageError
-from parallelsearch.http.address import is_public, proxy_for, tls_context, without_secrets
+from parallelsearch.http.address import CA_HINT, is_public, proxy_for, tls_context, without_secrets
 from parallelsearch.http.credentials import Credentials, Secrets, Sent
 from parallelsearch.http.retry import retry_after_s
 from parallelsearch.http.unpacking import BodyError, Unpacker
@@ -363,7 +363,8 @@ class HttpClient:
         if any(isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN for cause in causes):
             return self._permanent(f"{target} has an unknown host name ({reason})")
         if any(isinstance(cause, ssl.SSLError | ssl.CertificateError) for cause in causes):
-            return self._permanent(f"{target} has no valid TLS connection to offer ({reason})")
+            hint = f". {CA_HINT}" if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes) else ""
+            return self._permanent(f"{target} has no valid TLS connection to offer ({reason}){hint}")
         if isinstance(error, aiohttp.ClientProxyConnectionError):
             return self._transient(f"{target} cannot be reached: the proxy refused the connection ({reason})")
         if isinstance(error, aiohttp.ClientConnectorError):

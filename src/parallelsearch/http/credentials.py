@@ -1,8 +1,9 @@
 """Who asks: a key, and headers of one's own, as the environment has them when a call is made.
 
 An address stands in records, so it only names variables: `api_key_env` the one with the key, `headers_env` the one with
-headers, written as lines `Name: value` or as a JSON object. Both are read for each call and kept nowhere. `Secrets` is what
-of them, quoted by a server, is told to nobody. Which header carries a key, and when a call is made, is the caller's business.
+headers, written as lines `Name: value` or as a JSON object, or with `@FILE` for a file with them, which may be renewed while
+a server runs. All are read for each call and kept nowhere. `Secrets` is what of them, quoted by a server, is told to nobody.
+Which header carries a key, and when a call is made, is the caller's business.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, AnyStr, TypeVar
 
 from parallelsearch.errors import ParallelSearchError, UsageError
@@ -231,8 +233,12 @@ def own_headers(variable: str) -> dict[str, str]:
     """The headers in a variable of the environment. What cannot be sent is a `UsageError` that tells the line and the name of
     the header, and nothing else of it."""
     text = os.environ.get(variable, "").strip()
+    source = f"the environment variable {variable} (headers_env)"
+    if text.startswith("@"):
+        source = f"the file that {variable} (headers_env) names"
+        text = _of_file(text[1:].strip(), variable)
     if not text:
-        raise UsageError(f"the environment variable {variable} (headers_env) holds no headers: {how_written(variable)}")
+        raise UsageError(f"{source} holds no headers: {how_written(variable)}")
     found: dict[str, str] = {}
     seen: set[str] = set()
     for where, name, value in _in_json(text, variable) if text[0] == "{" else _in_lines(text, variable):
@@ -254,6 +260,14 @@ def own_headers(variable: str) -> dict[str, str]:
         seen.add(name.lower())
         found[name] = value
     return found
+
+
+def _of_file(path: str, variable: str) -> str:
+    try:
+        return Path(path).expanduser().read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UsageError(f"{variable} names the file {path}, which cannot be read: {reason}") from None
 
 
 def how_written(variable: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from parallelsearch.dialect import Tool
 from parallelsearch.errors import NoToolsError, PolicyError, TransientError, UsageError, stopped
-from parallelsearch.http import Response, Sent, error_detail, retrying
+from parallelsearch.http import Response, Sent, error_detail, retrying, with_version
 from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
 from parallelsearch.policy.openai_wire import Turn, is_unreadable_call, json_bytes
 from parallelsearch.policy.responses_wire import KEPT_THOUGHTS, ResponseTurn, input_of, tools_of
@@ -77,10 +77,11 @@ class OpenAIPolicy(ServerPolicy):
     one tools; a server that takes none is asked in tags from then on, and that is said once.
 
     `api` left out is `chat`, and from then on `responses` where the server says that this model calls functions only there.
+    `api_version` stands behind each path, as Azure's APIs of a date want it (`api-version=2024-10-21`).
     """
 
     name = "openai"
-    options: Mapping[str, type] = {"api": str, "token_ids": bool, **ServerPolicy.options}
+    options: Mapping[str, type] = {"api": str, "token_ids": bool, "api-version": str, **ServerPolicy.options}
     example = f"{ServerPolicy.example}#MODEL, or https://api.openai.com/v1#MODEL for OpenAI's own"
 
     def __init__(
@@ -90,12 +91,14 @@ class OpenAIPolicy(ServerPolicy):
         *,
         api: Api | None = None,
         api_key_env: str = "OPENAI_API_KEY",
+        api_version: str | None = None,
         token_ids: bool = False,
         dialect: str | None = None,
         encode: Callable[[str], list[int]] | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(base_url, model, api_key_env=api_key_env, **settings)
+        super().__init__(with_version(base_url, api_version), model, api_key_env=api_key_env, **settings)
+        self.api_version = api_version
         if api is not None and api not in _PATHS:
             raise UsageError(f"api is 'chat', 'completions' or 'responses', not '{api}'")
         if api == "responses" and token_ids:
@@ -122,7 +125,7 @@ class OpenAIPolicy(ServerPolicy):
         `options` are the constructor's own; one that stands in the address wins.
         """
         base_url, model, found = cls.taken_apart(address, options)
-        return cls(base_url, model, **found)
+        return cls(base_url, model, **{name.replace("-", "_"): value for name, value in found.items()})
 
     def _guess_dialect(self) -> str | None:
         """None is the package's own. A model that must give token ids is one to be trained, and on tags."""
@@ -144,6 +147,7 @@ class OpenAIPolicy(ServerPolicy):
             "extra_body": self.extra_body,
             **self._how_it_thinks(),
             **self._credentials.describe(),
+            **({} if self.api_version is None else {"api_version": self.api_version}),
         }
 
     # Ids of what the environment inserts are true for completions only: a chat template puts more tokens around it.

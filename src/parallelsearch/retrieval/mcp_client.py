@@ -32,6 +32,7 @@ from parallelsearch.errors import (
     require,
 )
 from parallelsearch.http import MAX_BODY_BYTES, Credentials, checked_url, cleaned, without_secrets
+from parallelsearch.http.address import CA_HINT
 from parallelsearch.retrieval.base import Result, Retriever, checked_seconds
 from parallelsearch.retrieval.mcp_answers import read_answer, read_batch_answer
 from parallelsearch.retrieval.mcp_stdio import bounded_lines
@@ -196,6 +197,14 @@ class McpRetriever(Retriever):
             raise cleaned(error, self.clean) from None
         return [cleaned(one, self.clean) if isinstance(one, SearchError) else one for one in results]
 
+    @property
+    def login_hint(self) -> str:
+        """What to do about a server at an address that does not know who asks."""
+        headers_env = self._credentials.headers_env
+        other = "name headers of its own: mcp?headers_env=NAME:URL"
+        other = other if headers_env is None else f"the headers in {headers_env} to what it wants"
+        return f"set {self._credentials.key_env} to its token, or {other}"
+
     def clean(self, message: str) -> str:
         """The message without what a server at an address was sent."""
         return self._credentials.clean(message) if self._is_url else message
@@ -280,9 +289,11 @@ class McpRetriever(Retriever):
         await connection.aclose()
 
     @contextlib.asynccontextmanager
-    async def client(self, last_words: deque[str], on_flood: Callable[[], None]) -> AsyncIterator[Client]:
+    async def client(
+        self, last_words: deque[str], on_flood: Callable[[], None], on_refusal: Callable[[int], None]
+    ) -> AsyncIterator[Client]:
         """A connected client of the SDK; what a command writes to stderr goes to `last_words`, and `on_flood` is told when it
-        writes a line that is too long."""
+        writes a line that is too long. `on_refusal` is told the status where a server at an address asks for a login."""
         from mcp import Client, StdioServerParameters
         from mcp.client.stdio import stdio_client
         from mcp.client.streamable_http import streamable_http_client
@@ -293,7 +304,7 @@ class McpRetriever(Retriever):
                 from parallelsearch.retrieval.mcp_transport import BoundedTransport
 
                 timeout = httpx2.Timeout(self.connect_timeout_s, read=max(self.timeout_s, self.connect_timeout_s) + 5)
-                transport = BoundedTransport(self.target, self._credentials)
+                transport = BoundedTransport(self.target, self._credentials, on_refusal)
                 http = httpx2.AsyncClient(timeout=timeout, transport=transport, trust_env=False)
                 await stack.enter_async_context(http)
                 streams = streamable_http_client(self.target, http_client=http)
@@ -358,6 +369,7 @@ class _Connection:
         self._task: asyncio.Task[None] | None = None
         self.is_flooded = False
         """The server sent a line that is too long, and nothing after it is read."""
+        self._refusal: int | None = None
 
     async def open(self, timeout_s: float) -> None:
         self._task = asyncio.create_task(self._hold(), name="mcp-connection")
@@ -376,7 +388,10 @@ class _Connection:
             cause = _root(error)
             if isinstance(cause, FileNotFoundError | PermissionError):
                 raise UsageError(f"{what} cannot be started: {cause.strerror}") from None
+            if self._refusal is not None:
+                raise UsageError(f"{what} answered {self._refusal}: {self._owner.login_hint}") from None
             told = self._owner.clean(f"{type(cause).__name__}: {cause}")
+            told += f". {CA_HINT}" if "CERTIFICATE_VERIFY_FAILED" in told else ""
             raise TransientSearchError(f"{what} could not be connected to ({told}){self._said()}") from None
         except BaseException:
             await self.aclose()
@@ -384,7 +399,7 @@ class _Connection:
 
     async def _hold(self) -> None:
         try:
-            async with self._owner.client(self._last_words, self._flooded) as client:
+            async with self._owner.client(self._last_words, self._flooded, self._refused) as client:
                 self.client = client
                 self.tool = choose_tool(await _all_tools(client), self._owner.tool)
                 if not self._opened.done():
@@ -398,6 +413,9 @@ class _Connection:
             # Once open, a broken transport shows in the calls; its noise at the end is no news.
             if not self._opened.done():
                 self._opened.set_exception(_root(error))
+
+    def _refused(self, status: int) -> None:
+        self._refusal = status
 
     def _flooded(self) -> None:
         self.is_flooded = True

@@ -8,7 +8,7 @@ redirects the SDK follows. Imported only where a server is spoken to over HTTP: 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import httpx2
 
@@ -17,10 +17,11 @@ from parallelsearch.http.address import proxy_for, tls_context
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
-    """For the server at `url`. Asks for plain answers, refuses packed ones, and counts what arrives."""
+    """For the server at `url`. Asks for plain answers, refuses packed ones, and counts what arrives. `on_refusal` is given
+    the status where the server does not know who asks: the SDK says no more than that there was an error."""
 
-    def __init__(self, url: str, credentials: Credentials) -> None:
-        self._home, self._credentials = httpx2.URL(url), credentials
+    def __init__(self, url: str, credentials: Credentials, on_refusal: Callable[[int], None]) -> None:
+        self._home, self._credentials, self._on_refusal = httpx2.URL(url), credentials, on_refusal
         proxy = proxy_for(self._home.scheme, self._home.host, self._home.port)
         super().__init__(verify=tls_context(), proxy=proxy, trust_env=False)
 
@@ -32,6 +33,8 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
                 request.headers.setdefault(name, value)  # user and password of the address win
             request.headers.update(sent.own)
         response = await super().handle_async_request(request)
+        if response.status_code in (401, 403):
+            self._on_refusal(response.status_code)
         packing = response.headers.get("content-encoding", "").strip().lower()
         if packing not in ("", "identity"):
             await response.aclose()

@@ -37,7 +37,16 @@ from parallelsearch.errors import (
     UsageError,
     stopped,
 )
-from parallelsearch.http import Credentials, HttpClient, Response, Sent, checked_url, retrying, without_login
+from parallelsearch.http import (
+    Credentials,
+    HttpClient,
+    Response,
+    Sent,
+    checked_url,
+    retrying,
+    with_version,
+    without_login,
+)
 from parallelsearch.http.background import submit, wait_for
 from parallelsearch.options import read_options
 from parallelsearch.retrieval.text_encoder import (
@@ -54,6 +63,7 @@ SCHEME = "openai:"
 OPTIONS: dict[str, type] = {
     "api_key_env": str,
     "headers_env": str,
+    "api-version": str,
     "timeout_s": float,
     "dimensions": int,
     "max_chars": int,
@@ -192,7 +202,8 @@ class ServedEncoder(TextEncoder):
             options.get("query_prefix", family.query), options.get("passage_prefix", family.passage)
         )
         parts = urlsplit(served.base_url)
-        self._url = urlunsplit((parts.scheme, parts.netloc, f"{parts.path.rstrip('/')}/embeddings", "", ""))
+        url = urlunsplit((parts.scheme, parts.netloc, f"{parts.path.rstrip('/')}/embeddings", "", ""))
+        self._url = with_version(url, options.get("api-version"))
         self._building = building
         self._http = HttpClient(
             "embedding server",
