@@ -172,8 +172,9 @@ class Gateway:
 
 
 def refuses(sent: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
-    """With a long reason, which quotes the headers where a message that is cut would end."""
-    message = f"{'not allowed ' * 3}{sent} and once more {'.' * 150} {sent}"
+    """With a reason that quotes the headers, and one of them where a message is cut."""
+    login = sent.get("authorization", GATE)
+    message = f"not with {login}, nor with {GATE} of {TEAM}".ljust(288, ".") + f"{login} {sent}"
     return 401, {}, json.dumps({"error": {"message": message}, "detail": message}).encode()
 
 
@@ -252,7 +253,7 @@ async def test_they_arrive_without_a_key_of_ours_and_are_never_told(
         assert "authorization" not in sent
         assert "x-api-key" not in sent
     for text in (told, caplog.text):
-        assert GATE[:8] not in text
+        assert GATE[:5] not in text
         assert TEAM not in text
 
 
@@ -272,6 +273,19 @@ async def test_authorization_takes_the_place_of_ours(
         assert KEY not in str(sent) or address.startswith("serper")  # an engine's key beside the gateway's
     for secret in (KEY, login, "long-password"):
         assert secret not in told
+
+
+@pytest.mark.parametrize("form", ["openai:http://{}/v1?headers_env=CORP#m", "http?headers_env=CORP://{}/retrieve"])
+async def test_user_and_password_of_an_address_give_way_too(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Gateway(refuses) as gateway:
+        ask = _ask_policy if form.startswith("openai") else _ask_search
+        told = await ask(form.format(f"me:long-password@{gateway.at}"))
+        login = base64.b64encode(b"me:long-password").decode()
+        assert gateway.seen[-1]["authorization"] == f"Basic {login}"
+        assert login[:6] not in told  # it is quoted, too
+        monkeypatch.setenv("CORP", "Authorization: Bearer of-a-gateway")
+        await ask(form.format(f"me:long-password@{gateway.at}"))
+        assert gateway.seen[-1]["authorization"] == "Bearer of-a-gateway"
 
 
 async def test_no_redirect_takes_them_elsewhere(server: tuple[Callable[[str], Any], str]) -> None:
