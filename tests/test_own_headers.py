@@ -56,7 +56,7 @@ def test_lines_or_json(text: str, found: dict[str, str], monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (None, r"CORP \(headers_env\) holds no headers: write export CORP='Name: value', with a line for each header"),
+        (None, r"CORP \(headers_env\) is not set: write export CORP='Name: value', with a line for each header"),
         (" \n ", r"CORP \(headers_env\) holds no headers"),
         ("hidden-value", "CORP, line 1: there is no colon behind the name"),
         ("X-A: hidden-value\nhidden value: x", "CORP, line 2: it does not begin with the name of a header"),

@@ -238,7 +238,8 @@ def own_headers(variable: str) -> dict[str, str]:
         source = f"the file that {variable} (headers_env) names"
         text = _of_file(text[1:].strip(), variable)
     if not text:
-        raise UsageError(f"{source} holds no headers: {how_written(variable)}")
+        missing = "holds no headers" if variable in os.environ else "is not set"
+        raise UsageError(f"{source} {missing}: {how_written(variable)}")
     found: dict[str, str] = {}
     seen: set[str] = set()
     for where, name, value in _in_json(text, variable) if text[0] == "{" else _in_lines(text, variable):
