@@ -136,7 +136,7 @@ def test_options_that_are_wrong_say_what_there_is(tmp_path: Path) -> None:
         ("http?timeout_s=-1://h/retrieve", "timeout_s of a search server is seconds, more than 0, not -1"),
         (
             "mcp?tol=x:npx y",
-            r"mcp: has no option 'tol'. Did you mean 'tool'\? It has: connect_timeout_s, timeout_s, tool",
+            r"mcp: has no option 'tol'. Did you mean 'tool'\? It has: connect_timeout_s, headers_env, timeout_s, tool",
         ),
     ]:
         with pytest.raises(UsageError, match=message):

@@ -704,6 +704,7 @@ async def test_certificates_are_checked_against_what_the_environment_names(
         error = await error_of(url)
         assert type(error) is SearchError
         assert "no valid TLS connection" in str(error)
+        assert "For a certificate authority of your own set SSL_CERT_FILE to a file with" in str(error)
         for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
             with variable(name, certificate[0], monkeypatch):
                 asking = client()

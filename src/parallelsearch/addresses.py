@@ -220,7 +220,9 @@ _WHERE = {"where": dict}
 _NPROBE = {"nprobe": int}
 _ENCODER = {"encoder": str}
 _TIMEOUT = {"timeout_s": float}
-_WEB = {**_TIMEOUT, "site": str, "since": str}
+_HEADERS = {"headers_env": str}
+_SERVER = {**_TIMEOUT, **_HEADERS}
+_WEB = {**_SERVER, "site": str, "since": str}
 SEARCH_ADDRESSES = (
     Address("demo", "the embedded corpus", "data.demo:retriever", is_index=True),
     Address(
@@ -283,7 +285,7 @@ SEARCH_ADDRESSES = (
         "http://HOST:PORT/retrieve",
         "a search server, several with commas",
         "retrieval.remote:RemoteRetriever",
-        options=_TIMEOUT,
+        options=_SERVER,
     ),
     Address("serper:", "web search; key in SERPER_API_KEY", "retrieval.web:SerperRetriever", options=_WEB),
     Address("tavily:", "web search; key in TAVILY_API_KEY", "retrieval.web:TavilyRetriever", options=_WEB),
@@ -294,7 +296,7 @@ SEARCH_ADDRESSES = (
         "wikipedia:",
         "Wikipedia itself, no key; in another language wikipedia:de, another wiki wikipedia:URL of its api.php",
         "retrieval.wikipedia:WikipediaRetriever",
-        options=_TIMEOUT,
+        options=_SERVER,
     ),
     Address(
         "pages:ADDRESS",
@@ -308,7 +310,7 @@ SEARCH_ADDRESSES = (
         "mcp:COMMAND_OR_URL",
         "the search tool of an MCP server",
         "retrieval.mcp_client:McpRetriever",
-        options={"tool": str, **_TIMEOUT, "connect_timeout_s": float},
+        options={"tool": str, **_SERVER, "connect_timeout_s": float},
     ),
     Address(
         "milvus:URI",
@@ -321,7 +323,7 @@ SEARCH_ADDRESSES = (
         "elastic:URL#INDEX",
         "an index of Elasticsearch or OpenSearch; key in ELASTIC_API_KEY",
         "retrieval.elastic:ElasticRetriever",
-        options={"text": str, "title": str, "url": str, "fields": str, "chars": int, **_TIMEOUT, **_WHERE},
+        options={"text": str, "title": str, "url": str, "fields": str, "chars": int, **_SERVER, **_WHERE},
     ),
     Address("replay:FILE", "recorded searches", "retrieval.replay:ReplayRetriever", _path),
     Address(f"{PYTHON}:MODULE:NAME", "a function or an object of your own that searches", _own_search),

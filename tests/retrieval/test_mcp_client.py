@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -487,3 +488,89 @@ def test_two_event_loops_use_one_retriever_at_the_same_time(is_url, no_leaks):
             thread.join(120)
     expected = [[f"{name}-{turn}-{n} 1" for n in range(3)] for name in ("one", "two") for turn in range(4)]
     assert sorted(found) == sorted(expected)
+
+
+# ---- on the way to a server --------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def answering(reply: bytes, tls: ssl.SSLContext | None = None):
+    """A server on loopback that gives each request the same answer; its address, and what it was sent."""
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(b"HTTP/1.1 " + reply + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    try:
+        yield f"http{'' if tls is None else 's'}://127.0.0.1:{server.sockets[0].getsockname()[1]}", heads
+    finally:
+        server.close()
+
+
+async def failure_of(target: str) -> str:
+    retriever = patient(target)
+    with pytest.raises((SearchError, UsageError)) as caught:
+        await retriever.search_many(["x"], 1)
+    await retriever.aclose()
+    return str(caught.value)
+
+
+async def test_a_server_that_wants_a_login_says_so_before_a_model_is_asked(monkeypatch):
+    monkeypatch.setenv("CORP", "X-Pass: hidden-value")
+    async with answering(b"401 Unauthorized") as (url, _):
+        retriever = patient(f"{url}/mcp")
+        with pytest.raises(UsageError, match=r"answered 401: set PARALLELSEARCH_TOKEN to its token, or name headers"):
+            await retriever.check()
+        await retriever.aclose()
+        retriever = patient(f"{url}/mcp", headers_env="CORP")
+        with pytest.raises(UsageError, match=r"answered 401: .* or the headers in CORP to what it wants"):
+            await retriever.check()
+        await retriever.aclose()
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """A certificate of one's own for 127.0.0.1, and its key."""
+    made, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*request, *names, "-keyout", key, "-out", made], check=True, capture_output=True)
+    return made, key
+
+
+async def test_the_proxy_and_the_certificates_of_the_environment_count(monkeypatch, certificate):
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(*certificate)
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    async with answering(b"403 Forbidden", tls) as (url, _):
+        assert "For a certificate authority of your own set SSL_CERT_FILE" in await failure_of(f"{url}/mcp")
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate[0]))
+        assert "answered 403" in await failure_of(f"{url}/mcp")
+    async with answering(b"403 Forbidden") as (url, heads):
+        monkeypatch.setenv("HTTP_PROXY", url)
+        monkeypatch.setenv("http_proxy", url)
+        assert "answered 403" in await failure_of("http://mcp.example/mcp")
+        assert heads[0].startswith(b"POST http://mcp.example/mcp HTTP/1.1")
+
+
+async def test_token_and_headers_are_for_the_server_of_the_address_alone(monkeypatch):
+    import httpx2
+
+    from parallelsearch.http import Credentials
+    from parallelsearch.retrieval.mcp_transport import BoundedTransport
+
+    monkeypatch.setenv("CORP", "X-Pass: hidden-value")
+    monkeypatch.setenv("TOKEN", "hidden-token")
+    async with answering(b"200 OK") as (home, at_home), answering(b"200 OK") as (other, elsewhere):
+        transport = BoundedTransport(f"{home}/mcp", Credentials("TOKEN", "CORP"), lambda status: None)
+        async with httpx2.AsyncClient(transport=transport, trust_env=False) as client:
+            for url in (f"{home}/other", f"{other}/mcp", home.replace("127.0.0.1", "localhost")):
+                await client.get(url)
+    assert [b"hidden-value" in head and b"Bearer hidden-token" in head for head in at_home] == [True, False]
+    assert b"hidden" not in elsewhere[0]

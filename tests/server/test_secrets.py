@@ -21,7 +21,7 @@ import pytest
 
 from parallelsearch import grammar
 
-KEY, TOKEN = "sk-very-secret-1234", "hush-hush-5678"
+KEY, TOKEN, GATE = "sk-very-secret-1234", "hush-hush-5678", "open-sesame-9012"
 QUESTION = "What are the capitals of France and Italy?"
 TURNS = {
     QUESTION: [
@@ -63,9 +63,9 @@ def indiscreet() -> Iterator[ThreadingHTTPServer]:
 
 @contextlib.contextmanager
 def served(log: Path, *options: str) -> Iterator[str]:
-    """`parallelsearch serve agent` with both secrets in its environment."""
+    """`parallelsearch serve agent` with all secrets in its environment."""
     command = [sys.executable, "-m", "parallelsearch", "serve", "agent", "--port", "0", "--log-queries", *options]
-    environment = {**os.environ, "OPENAI_API_KEY": KEY, "PARALLELSEARCH_TOKEN": TOKEN}
+    environment = {**os.environ, "OPENAI_API_KEY": KEY, "PARALLELSEARCH_TOKEN": TOKEN, "CORP": f"X-Gate: {GATE}"}
     with log.open("w") as stderr:
         process = subprocess.Popen(command, stderr=stderr, env=environment)
     try:
@@ -83,12 +83,12 @@ def served(log: Path, *options: str) -> Iterator[str]:
 def test_what_a_server_sends_back_is_not_passed_on(
     tmp_path: Path, indiscreet: ThreadingHTTPServer, secret_of: str
 ) -> None:
-    address = f"http://127.0.0.1:{indiscreet.server_port}"
+    at = f"//127.0.0.1:{indiscreet.server_port}"
     script = tmp_path / "script.json"
     script.write_text(json.dumps(TURNS))
     options = {
-        "policy": ["--policy", f"openai:{address}/v1#m", "--search", "demo"],
-        "search": ["--policy", f"script:{script}", "--search", f"{address}/retrieve"],
+        "policy": ["--policy", f"openai:http:{at}/v1?headers_env=CORP#m", "--search", "demo"],
+        "search": ["--policy", f"script:{script}", "--search", f"http?headers_env=CORP:{at}/retrieve"],
     }[secret_of]
     log = tmp_path / "server.log"
     shown = []
@@ -101,11 +101,12 @@ def test_what_a_server_sends_back_is_not_passed_on(
             shown.append(client.post(f"{url}/v1/chat/completions", json=body).text)
         shown += [client.get(url + path).text for path in ("/", "/health", "/metrics", "/page.json", "/openapi.json")]
         shown.append(httpx.get(url + "/health", headers={"Authorization": f"Bearer {KEY}"}, timeout=400).text)
-    assert any((KEY if secret_of == "policy" else TOKEN) in str(headers) for headers in indiscreet.seen)
+    sent = {KEY if secret_of == "policy" else TOKEN, GATE}
+    assert any(all(secret in str(headers) for secret in sent) for headers in indiscreet.seen)
     assert "not allowed with" in shown[0]  # its message is passed on, and is of use
     for text in [*shown, log.read_text()]:
-        assert KEY not in text
-        assert TOKEN not in text
+        for secret in (KEY, TOKEN, GATE):
+            assert secret not in text
 
 
 def test_a_trajectory_keeps_no_secret(tmp_path: Path, indiscreet: ThreadingHTTPServer) -> None:

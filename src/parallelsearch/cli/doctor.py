@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 
 from parallelsearch.cli.options import JsonOption, console, say
-from parallelsearch.errors import ParallelSearchError, install_command
+from parallelsearch.errors import ParallelSearchError, UsageError, install_command
 
+_HEADERS_ENV = re.compile(r"[?&]headers_env=([^&#:]+)")
 _AGAIN = install_command().replace("install", "install --force-reinstall", 1)
 
 
@@ -114,6 +116,7 @@ def examine() -> list[Check]:
     checks.append(_policy())
     for key in _KEYS:
         checks.append(Check(key, key in os.environ, "set" if key in os.environ else "not set", f"export {key}=..."))
+    checks += _own_headers()
     data = os.environ.get("PARALLELSEARCH_DATA")
     checks.append(
         Check(
@@ -158,6 +161,22 @@ def _policy() -> Check:
         f"{choice.address}: {choice.reason}",
         choice.instead.partition(": ")[2],
     )
+
+
+def _own_headers() -> list[Check]:
+    """Of the policy that the environment names, where a gateway wants headers: their names, and no value."""
+    from parallelsearch.http.credentials import how_written, own_headers
+    from parallelsearch.policy.auto import VARIABLE
+
+    named = _HEADERS_ENV.search(os.environ.get(VARIABLE, ""))
+    if named is None:
+        return []
+    variable = named[1]
+    what, fix = f"{variable} (headers of {VARIABLE})", how_written(variable)
+    try:
+        return [Check(what, True, f"set: {', '.join(own_headers(variable))}", fix)]
+    except UsageError as error:
+        return [Check(what, False, str(error).partition(f": {fix}")[0], fix)]
 
 
 def _training() -> Check:

@@ -14,13 +14,14 @@ import re
 import ssl
 import urllib.request
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from parallelsearch.errors import UsageError
 
 _AUTHORITY = re.compile(r"(?:[\w.~%-]+|\[[0-9A-Fa-f:.]+\])(?::\d*)?(?=[/?#]|$)")
 _BETWEEN_URLS = re.compile(r"([\s,])")
 CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+CA_HINT = f"For a certificate authority of your own set {CA_VARIABLES[0]} to a file with its certificate"
 
 
 def checked_url(url: str, what: str) -> str:
@@ -34,6 +35,11 @@ def checked_url(url: str, what: str) -> str:
     if not is_good:
         raise UsageError(f"{what} needs an address such as http://127.0.0.1:8000, not '{without_secrets(url)}'")
     return url
+
+
+def with_version(url: str, version: str | None) -> str:
+    """The base address of an API of Azure with the date of its version, which stands behind every path below it."""
+    return url if version is None else f"{url}{'&' if '?' in url else '?'}api-version={quote(version, safe='')}"
 
 
 def without_secrets(url: str) -> str:

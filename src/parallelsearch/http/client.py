@@ -6,7 +6,7 @@ in a header must not travel. A client for addresses that strangers wrote (`publi
 socket for it is made, so that no name, redirect or way of writing it leads past the check.
 
 What went wrong comes out as the caller's own errors, without secrets in it: `transient` if it is worth repeating (`retry`
-says when and how often), else `permanent`. What an answer means is the caller's business.
+says when and how often), else `permanent`. Who asks is `credentials`. What an answer means is the caller's business.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from parallelsearch import __version__
-from parallelsearch.errors import ParallelSearchError, TransientError
-from parallelsearch.http.address import is_public, proxy_for, tls_context, without_secrets
+from parallelsearch.errors import ParallelSearchError, TransientError, UsageError
+from parallelsearch.http.address import CA_HINT, is_public, proxy_for, tls_context, without_secrets
+from parallelsearch.http.credentials import Credentials, Secrets, Sent
 from parallelsearch.http.retry import retry_after_s
 from parallelsearch.http.unpacking import BodyError, Unpacker
 from parallelsearch.untrusted import whole
@@ -64,6 +65,7 @@ GATHER_FROM = 64
 or, where they are fewer, every `GATHER_PER_STREAM_S` for each that is open."""
 GATHER_S = 0.1
 GATHER_PER_STREAM_S = 0.0004
+_NO_SECRETS = Secrets()
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
@@ -78,6 +80,8 @@ class Response:
     headers: Mapping[str, str]
     content: bytes
     where: str
+    secrets: Secrets = _NO_SECRETS
+    """What was sent, and is not to be told. The content of a refusal (a status from 300 on) has none of it."""
 
     @property
     def text(self) -> str:
@@ -130,10 +134,12 @@ class _Target:
     proxy: str | None
     tls: ssl.SSLContext | bool
     headers: dict[str, str] = field(default_factory=dict)
+    secrets: Secrets = _NO_SECRETS
 
 
 class HttpClient:
-    """Requests over pooled connections. `what` names the server in messages; `secrets` never show in them.
+    """Requests over pooled connections. `what` names the server in messages; `secrets` never show in them. `headers_env` is
+    the variable with headers of the user's own, which are read for each request and take the place of others of their name.
 
     `permanent`, `transient` and `late` (a time-out; `permanent` if left out) are the errors it raises. `read_timeout_s`
     bounds the silence between two pieces of an answer. How many calls run at once is decided elsewhere, so the pool makes
@@ -151,6 +157,7 @@ class HttpClient:
         late: type[ParallelSearchError] | None = None,
         headers: Mapping[str, str] | None = None,
         secrets: Sequence[str] = (),
+        headers_env: str | None = None,
         connect_timeout_s: float = 5.0,
         read_timeout_s: float | None = None,
         max_connections: int = 0,
@@ -168,7 +175,9 @@ class HttpClient:
             "Accept-Encoding": "gzip, deflate",
             **(headers or {}),
         }
-        self._secrets = [secret for secret in secrets if secret]
+        self._secrets = Secrets.of(secrets)
+        self._credentials = Credentials(headers_env=headers_env)
+        self._credentials.check()
         self._max_connections = max_connections
         self._lookups = ThreadPoolExecutor(num_lookups, thread_name_prefix="names") if num_lookups else None
         self._pools: dict[asyncio.AbstractEventLoop, _Pool] = {}
@@ -184,11 +193,14 @@ class HttpClient:
         content: bytes | None = None,
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
+        sent: Sent | None = None,
     ) -> Response:
         """The answer, read whole, whatever its status; `late` is raised if it is not there within `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
-                async with self.stream(method, url, content=content, params=params, headers=headers) as answer:
+                async with self.stream(
+                    method, url, content=content, params=params, headers=headers, sent=sent
+                ) as answer:
                     return await answer.read()
         except TimeoutError:
             raise self._late(
@@ -205,11 +217,12 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
         read_timeout_s: float | None = None,
+        sent: Sent | None = None,
     ) -> Stream:
         """`async with client.stream(...) as answer:` gives the head; leaving early closes the connection. `TimeoutError`
         is raised if the body has not ended after `timeout_s`. `read_timeout_s` is for this answer what the client's own is
-        for all others."""
-        return Stream(self, method, url, content, params, headers, timeout_s, read_timeout_s)
+        for all others. `sent` says who asks where the caller has read it; else the client reads it."""
+        return Stream(self, method, url, content, params, headers, timeout_s, read_timeout_s, sent)
 
     def error_of(self, response: Response) -> ParallelSearchError | None:
         """The error a response stands for, to be raised or returned by the caller; None if its status is fine.
@@ -220,19 +233,20 @@ class HttpClient:
         if status < 300:
             return None
         detail = error_detail(response)
-        message = f"{self.what} {response.where} answered {status} {response.reason}".rstrip()
-        message = f"{message}: {detail}" if detail else message
+        told = f"{response.reason}: {detail}" if detail else response.reason
+        message = f"{self.what} {response.where} answered {status} {self.clean(told, response.secrets)}".rstrip()
         if status in _TRANSIENT_STATUS or (status >= 500 and status not in _PERMANENT_STATUS):
-            return self._transient(self.clean(message), retry_after_s(response.headers))
+            return self._transient(message, retry_after_s(response.headers))
         if status < 400:
-            message += f". It redirects to {response.headers.get('location', 'nowhere')}: use that address"
-        return self._permanent(self.clean(message))
+            there = self.clean(response.headers.get("location", "nowhere"), response.secrets)
+            message += f". It redirects to {there}: use that address"
+        return self._permanent(message)
 
-    def clean(self, message: str) -> str:
-        """The message without the secrets: a server may quote what it was sent."""
-        for secret in self._secrets:
-            message = message.replace(secret, "***")
-        return message
+    def clean(self, message: str, secrets: Secrets | None = None) -> str:
+        """The message without the secrets: a server may quote what it was sent. `secrets` are those of the call; left out,
+        what the environment has now."""
+        message = self._secrets.out_of_message(message)
+        return self._credentials.clean(message) if secrets is None else secrets.out_of_message(message)
 
     async def aclose(self) -> None:
         """Close the connections of this event loop, and let go of those of others."""
@@ -242,6 +256,12 @@ class HttpClient:
             await own.session.close()
 
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _read_sent(self) -> Sent:
+        try:
+            return self._credentials.read()
+        except UsageError as error:  # of one call: those before may have been well
+            raise self._permanent(str(error)) from None
 
     def _pool(self) -> _Pool:
         loop = asyncio.get_running_loop()
@@ -310,13 +330,15 @@ class HttpClient:
             proxy = None if self._public_only else proxy_for(parts.scheme, parts.hostname, parts.port)
         except ValueError as error:
             raise self._permanent(f"{self.what} {where} has a bad address: {error}") from None
-        headers = {}
-        if parts.username is not None:
-            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-            headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
-        return _Target(plain, where, proxy, tls_context() if parts.scheme == "https" else True, headers)
+        tls = tls_context() if parts.scheme == "https" else True
+        if parts.username is None:
+            return _Target(plain, where, proxy, tls)
+        password = unquote(parts.password or "")
+        pair = base64.b64encode(f"{unquote(parts.username)}:{password}".encode()).decode()
+        secrets = Secrets.of([pair], [password])
+        return _Target(plain, where, proxy, tls, {"Authorization": f"Basic {pair}"}, secrets)
 
-    def _failure(self, error: Exception, where: str) -> ParallelSearchError:
+    def _failure(self, error: Exception, where: str, secrets: Secrets) -> ParallelSearchError:
         """The error that a call without a whole answer stands for.
 
         A connection that was refused, lost or not made in time is worth repeating. An unknown host name, a bad address
@@ -337,11 +359,12 @@ class HttpClient:
         causes = _causes(error)
         if any(isinstance(cause, _NotPublicError) for cause in causes):
             return self._permanent(f"{target} is of this machine or its network, and only public addresses are opened")
-        reason = self.clean(_reason(error, causes))
+        reason = self.clean(_reason(error, causes), secrets)
         if any(isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN for cause in causes):
             return self._permanent(f"{target} has an unknown host name ({reason})")
         if any(isinstance(cause, ssl.SSLError | ssl.CertificateError) for cause in causes):
-            return self._permanent(f"{target} has no valid TLS connection to offer ({reason})")
+            hint = f". {CA_HINT}" if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes) else ""
+            return self._permanent(f"{target} has no valid TLS connection to offer ({reason}){hint}")
         if isinstance(error, aiohttp.ClientProxyConnectionError):
             return self._transient(f"{target} cannot be reached: the proxy refused the connection ({reason})")
         if isinstance(error, aiohttp.ClientConnectorError):
@@ -417,10 +440,12 @@ class Stream:
         "_params",
         "_read_timeout_s",
         "_response",
+        "_sent",
         "_timeout_s",
         "_unpacker",
         "_url",
         "headers",
+        "secrets",
         "status",
         "where",
     )
@@ -435,6 +460,7 @@ class Stream:
         headers: Mapping[str, str] | None,
         timeout_s: float | None,
         read_timeout_s: float | None,
+        sent: Sent | None,
     ) -> None:
         self._client, self._method, self._url, self._content = client, method, url, content
         self._params, self._headers, self._timeout_s, self._read_timeout_s = params, headers, timeout_s, read_timeout_s
@@ -444,6 +470,8 @@ class Stream:
         self._unpacker: Unpacker | None = None
         self._num_bytes = self._num_packed_bytes = 0
         self._is_over = False
+        self._sent = sent
+        self.secrets = _NO_SECRETS
         self.where = ""
         self.status = 0
         self.headers: Mapping[str, str] = {}
@@ -452,6 +480,8 @@ class Stream:
         client = self._client
         target = client._target(self._url)
         self.where = target.where
+        sent, self._sent = self._sent or client._read_sent(), None
+        self.secrets = client._secrets | target.secrets | sent.secrets()
         pool = client._pool()
         self._gather = pool.gather
         content: bytes | io.BytesIO | None = self._content
@@ -462,7 +492,7 @@ class Stream:
                 self._method,
                 target.url if self._params is None else target.url.update_query(self._params),
                 data=content,
-                headers={**client._headers, **(self._headers or {}), **target.headers},
+                headers=_laid_over(client._headers, self._headers or {}, sent.key_headers, target.headers, sent.own),
                 allow_redirects=False,
                 proxy=target.proxy,
                 ssl=target.tls,
@@ -471,7 +501,7 @@ class Stream:
         except Exception as error:  # aiohttp's errors, the socket's, and ValueError for what cannot be sent
             if self._timeout_s is not None and type(error) is TimeoutError:
                 raise
-            raise client._failure(error, target.where) from error
+            raise client._failure(error, target.where, self.secrets) from error
         self._response = response
         self.status, self.headers = response.status, response.headers
         encodings = response.headers.get("Content-Encoding")
@@ -480,7 +510,7 @@ class Stream:
                 self._unpacker = Unpacker(encodings, client.max_body_bytes)
             except BodyError as error:
                 response.close()
-                raise client._failure(error, target.where) from None
+                raise client._failure(error, target.where, self.secrets) from None
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -518,7 +548,7 @@ class Stream:
         except Exception as error:
             if self._timeout_s is not None and type(error) is TimeoutError:  # aiohttp's own is a subclass
                 raise
-            raise client._failure(error, self.where) from error
+            raise client._failure(error, self.where, self.secrets) from error
         self._is_over = True
         return b""
 
@@ -541,7 +571,9 @@ class Stream:
         while piece := await self.chunk():
             pieces.append(piece)
         reason = self._response.reason if self._response is not None else None
-        return Response(self.status, reason or "", self.headers, b"".join(pieces), self.where)
+        content = b"".join(pieces)
+        content = content if self.status < 300 else self.secrets.out_of_refusal(content)
+        return Response(self.status, reason or "", self.headers, content, self.where, self.secrets)
 
 
 def get_now(client: HttpClient, url: str, *, timeout_s: float, params: Mapping[str, str] | None = None) -> Response:
@@ -571,6 +603,15 @@ def get_now(client: HttpClient, url: str, *, timeout_s: float, params: Mapping[s
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]
+
+
+def _laid_over(*layers: Mapping[str, str]) -> dict[str, str]:
+    """Headers of several sources; the last one with a name has it, in whatever case that is written."""
+    found: dict[str, tuple[str, str]] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            found[name.lower()] = name, value
+    return dict(found.values())
 
 
 def _close_all(pools: dict[asyncio.AbstractEventLoop, _Pool]) -> None:

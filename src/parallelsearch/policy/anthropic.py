@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from parallelsearch.dialect import Tool
 from parallelsearch.errors import PolicyError, TransientError, UsageError
-from parallelsearch.http import error_detail
+from parallelsearch.http import Sent, error_detail
 from parallelsearch.policy.anthropic_wire import EAGER, MessageTurn, messages_of, tools_of
 from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
 from parallelsearch.policy.openai_wire import Turn, json_bytes
@@ -97,6 +97,7 @@ class AnthropicPolicy(ServerPolicy):
             "thinking": self.thinking,
             "reasoning_effort": self.reasoning_effort,
             "extra_body": self.extra_body,
+            **self._credentials.describe(),
         }
 
     def prompt(self, text: str, question: str, tools: Sequence[Tool] = ()) -> Segment:
@@ -115,7 +116,8 @@ class AnthropicPolicy(ServerPolicy):
         on_call: OnCall | None = None,
         only_tool: str | None = None,
     ) -> Generation:
-        if self._key() is None and self.base_url == PUBLIC:
+        sent = self._who_asks()
+        if sent.key is None and not sent.own and self.base_url == PUBLIC:
             raise PolicyError(
                 f"there is no key for {PUBLIC}: set {self.api_key_env}, or name another variable with api_key_env"
             )
@@ -195,9 +197,12 @@ class AnthropicPolicy(ServerPolicy):
             named.discard("temperature")
         return self._leave_out(named)
 
-    def _headers(self, key: str | None) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "anthropic-version": _VERSION}
-        return headers if key is None else {**headers, "x-api-key": key}
+    @staticmethod
+    def _key_headers(key: str) -> Mapping[str, str]:
+        return {"x-api-key": key}
+
+    def _headers(self) -> Mapping[str, str]:
+        return {**super()._headers(), "anthropic-version": _VERSION}
 
     def _endpoint(self, path: str) -> str:
         has_version = urlsplit(self._url).path.rstrip("/").endswith("/v1")
@@ -205,7 +210,7 @@ class AnthropicPolicy(ServerPolicy):
 
     # ---- the answer --------------------------------------------------------------------------------------------------
 
-    async def _exchange(self, fields: dict[str, Any], deadline_s: float, turn: Turn, key: str | None) -> None:
+    async def _exchange(self, fields: dict[str, Any], deadline_s: float, turn: Turn, sent: Sent) -> None:
         """Send the request and feed the turn with what comes back."""
         for _ in range(len(_OPTIONAL_FIELDS) + 1):
             body = self._body(fields)
@@ -213,16 +218,17 @@ class AnthropicPolicy(ServerPolicy):
                 "POST",
                 self._endpoint("messages"),
                 content=json_bytes(body),
-                headers=self._headers(key),
+                headers=self._headers(),
                 timeout_s=self._left_s(deadline_s),
                 read_timeout_s=self._silence_s(bool(body.get("stream"))),
+                sent=sent,
             ) as answer:
                 if answer.status < 300:
-                    await self._read_answer(answer, turn, key)
+                    await self._read_answer(answer, turn)
                     return
-                response = await self._refusal(answer, key)
+                response = await answer.read()
             if response.status not in (400, 422) or not self._learn(body, error_detail(response)):
-                raise await self._status_error(response, key)
+                raise await self._status_error(response, sent)
 
     async def _not_found_hint(self) -> str:
         try:

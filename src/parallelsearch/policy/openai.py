@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from parallelsearch.dialect import Tool
 from parallelsearch.errors import NoToolsError, PolicyError, TransientError, UsageError, stopped
-from parallelsearch.http import Response, error_detail, retrying
+from parallelsearch.http import Response, Sent, error_detail, retrying, with_version
 from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
 from parallelsearch.policy.openai_wire import Turn, is_unreadable_call, json_bytes
 from parallelsearch.policy.responses_wire import KEPT_THOUGHTS, ResponseTurn, input_of, tools_of
@@ -77,10 +77,11 @@ class OpenAIPolicy(ServerPolicy):
     one tools; a server that takes none is asked in tags from then on, and that is said once.
 
     `api` left out is `chat`, and from then on `responses` where the server says that this model calls functions only there.
+    `api_version` stands behind each path, as Azure's APIs of a date want it (`api-version=2024-10-21`).
     """
 
     name = "openai"
-    options: Mapping[str, type] = {"api": str, "token_ids": bool, **ServerPolicy.options}
+    options: Mapping[str, type] = {"api": str, "token_ids": bool, "api-version": str, **ServerPolicy.options}
     example = f"{ServerPolicy.example}#MODEL, or https://api.openai.com/v1#MODEL for OpenAI's own"
 
     def __init__(
@@ -90,12 +91,14 @@ class OpenAIPolicy(ServerPolicy):
         *,
         api: Api | None = None,
         api_key_env: str = "OPENAI_API_KEY",
+        api_version: str | None = None,
         token_ids: bool = False,
         dialect: str | None = None,
         encode: Callable[[str], list[int]] | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(base_url, model, api_key_env=api_key_env, **settings)
+        super().__init__(with_version(base_url, api_version), model, api_key_env=api_key_env, **settings)
+        self.api_version = api_version
         if api is not None and api not in _PATHS:
             raise UsageError(f"api is 'chat', 'completions' or 'responses', not '{api}'")
         if api == "responses" and token_ids:
@@ -122,7 +125,7 @@ class OpenAIPolicy(ServerPolicy):
         `options` are the constructor's own; one that stands in the address wins.
         """
         base_url, model, found = cls.taken_apart(address, options)
-        return cls(base_url, model, **found)
+        return cls(base_url, model, **{name.replace("-", "_"): value for name, value in found.items()})
 
     def _guess_dialect(self) -> str | None:
         """None is the package's own. A model that must give token ids is one to be trained, and on tags."""
@@ -143,6 +146,8 @@ class OpenAIPolicy(ServerPolicy):
             "token_ids": self.token_ids,
             "extra_body": self.extra_body,
             **self._how_it_thinks(),
+            **self._credentials.describe(),
+            **({} if self.api_version is None else {"api_version": self.api_version}),
         }
 
     # Ids of what the environment inserts are true for completions only: a chat template puts more tokens around it.
@@ -375,7 +380,7 @@ class OpenAIPolicy(ServerPolicy):
         is_heard: bool,
         deadline_s: float,
         turn: Turn,
-        key: str | None,
+        sent: Sent,
     ) -> None:
         """Send the request and feed the turn with what comes back. `says`: its tokens but for those of thoughts."""
         path = _PATHS[_api_of(fields)]
@@ -388,18 +393,19 @@ class OpenAIPolicy(ServerPolicy):
                     "POST",
                     self._endpoint(path),
                     content=json_bytes(body),
-                    headers=self._headers(key),
+                    headers=self._headers(),
                     timeout_s=self._left_s(deadline_s),
                     read_timeout_s=self._silence_s(streams),
+                    sent=sent,
                 ) as answer:
                     if answer.status < 300:
-                        await self._read_answer(answer, turn, key)
+                        await self._read_answer(answer, turn)
                         return
-                    response = await self._refusal(answer, key)
+                    response = await answer.read()
                 if response.status == 400 and _TOO_FEW.search(error_detail(response)):
                     turn.feed({"choices": [{"message": {}, "finish_reason": "length"}]})
                     return
-                await self._learn_from(response, key, fields, segments, says, body)
+                await self._learn_from(response, sent, fields, segments, says, body)
             except TransientError as error:
                 self._learn_patience(error, start_s, streams)
                 raise
@@ -407,7 +413,7 @@ class OpenAIPolicy(ServerPolicy):
     async def _learn_from(
         self,
         response: Response,
-        key: str | None,
+        sent: Sent,
         fields: dict[str, Any],
         segments: Sequence[Segment],
         says: int,
@@ -428,7 +434,7 @@ class OpenAIPolicy(ServerPolicy):
             return
         if response.status in _ABOUT_ROOM and not is_unreadable and self._learn_room(fields, segments, says, response):
             return
-        error = await self._status_error(response, key)
+        error = await self._status_error(response, sent)
         if response.status in GATEWAY_TIMEOUTS and not body.get("stream"):
             self._stream_all(str(error))
         if is_unreadable:

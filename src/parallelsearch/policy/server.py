@@ -3,7 +3,7 @@
 A subclass says what a request looks like and which `Turn` reads the answer. A failed call is repeated. If part of the turn
 had already been handed to `on_text`, the new one has to begin with the same text, which is not handed out twice; a server
 that then says something else is an error. A field that a server need not know is left out once it has refused it, and that
-is said once. The API key is read from the environment for each call and kept nowhere.
+is said once. The API key and headers of one's own are read from the environment for each call and kept nowhere.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import functools
 import json
 import logging
 import math
-import os
 import re
 import time
 from abc import abstractmethod
@@ -23,7 +22,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from parallelsearch.errors import PolicyError, TransientError, UsageError, stopped
-from parallelsearch.http import HttpClient, Response, Stream, retrying, without_secrets
+from parallelsearch.http import Credentials, HttpClient, Response, Secrets, Sent, Stream, retrying, without_secrets
+from parallelsearch.http.credentials import bearer
 from parallelsearch.options import read_options
 from parallelsearch.policy.base import Generation, OnCall, Policy, may_repeat
 from parallelsearch.policy.openai_wire import EventReader, Mould, Turn, read_json
@@ -45,9 +45,6 @@ _LONG_SILENCE_S = 30.0
 """A whole turn that fails after as long a wait may have failed because of the wait."""
 GATEWAY_TIMEOUTS = (504, 524)
 """Said by what stands before a server and did not want to wait for it; 524 is Cloudflare's."""
-_SHORTEST_SECRET = 8
-"""A shorter key is a word for servers that check none (`x`, `1`, `token`). Nobody takes such a word out of their answers: it
-may be part of a text, of a number or of the name of a field."""
 _STREAM = re.compile(r"\bstream(?:s|ed|ing)?\b", re.I)
 _CONTEXT = re.compile(
     r"context.{0,10}(length|window|size|limit)|maximum.{0,20}(length|tokens)|prompt.{0,20}too long", re.I
@@ -60,11 +57,12 @@ class ServerPolicy(Policy):
     `timeout_s` bounds the whole turn, retries included, `read_timeout_s` the silence between two chunks of a stream.
     `stream` left out, a turn is streamed where somebody listens, and else comes in one piece, which costs client and server
     a fraction of it; True streams every turn, False none. `extra_body` is merged into every request; a value of None leaves
-    a field out.
+    a field out. `headers_env` is the variable of the environment with headers of the user's own (see `http.credentials`).
     """
 
     options: Mapping[str, type] = {
         "api_key_env": str,
+        "headers_env": str,
         "timeout_s": float,
         "connect_timeout_s": float,
         "read_timeout_s": float,
@@ -88,6 +86,7 @@ class ServerPolicy(Policy):
         model: str | None,
         *,
         api_key_env: str,
+        headers_env: str | None = None,
         timeout_s: float = 600.0,
         connect_timeout_s: float = 10.0,
         read_timeout_s: float = 120.0,
@@ -114,6 +113,8 @@ class ServerPolicy(Policy):
         self.base_url = shown
         self.model = model or None
         self.api_key_env = api_key_env
+        self._credentials = Credentials(api_key_env, headers_env, self._key_headers)
+        self._credentials.check()
         self.timeout_s, self.connect_timeout_s, self.read_timeout_s = timeout_s, connect_timeout_s, read_timeout_s
         self.max_attempts, self.max_wait_s = max_attempts, max_wait_s
         self.streams = stream is not False
@@ -155,15 +156,20 @@ class ServerPolicy(Policy):
     def _who(self) -> str:
         return f"model server {self.base_url}"
 
-    def _key(self) -> str | None:
-        key = os.environ.get(self.api_key_env, "").strip()
-        if not (key.isascii() and key.isprintable()):  # the client would quote it in its own message
-            raise PolicyError(f"the key in the environment variable {self.api_key_env} has characters that no key has")
-        return key or None
+    @staticmethod
+    def _key_headers(key: str) -> Mapping[str, str]:
+        """The headers that carry the key."""
+        return bearer(key)
 
-    def _headers(self, key: str | None) -> dict[str, str]:
-        headers = {"Content-Type": "application/json"}
-        return headers if key is None else {**headers, "Authorization": f"Bearer {key}"}
+    def _headers(self) -> Mapping[str, str]:
+        """Those of every request, beside what says who asks."""
+        return {"Content-Type": "application/json"}
+
+    def _who_asks(self) -> Sent:
+        try:
+            return self._credentials.read()
+        except UsageError as error:  # of one question: those before may have been well
+            raise PolicyError(str(error)) from None
 
     def _endpoint(self, path: str) -> str:
         return _joined(self._url, path)
@@ -279,7 +285,7 @@ class ServerPolicy(Policy):
     async def _try(
         self,
         make: Callable[[str, OnCall | None], Turn],
-        exchange: Callable[[Turn, str | None], Awaitable[None]],
+        exchange: Callable[[Turn, Sent], Awaitable[None]],
         on_call: OnCall | None,
         deadline_s: float,
     ) -> tuple[Turn, Generation]:
@@ -288,21 +294,18 @@ class ServerPolicy(Policy):
         patience_s = _PATIENCE * self.max_wait_s
         async for attempt in retrying(self.max_attempts, self.max_wait_s, deadline_s=deadline_s, patience_s=patience_s):
             with attempt:
-                turn, key = make(said, None if is_called else on_call), self._key()
+                turn, sent = make(said, None if is_called else on_call), self._who_asks()
                 turn.has_called = is_called
                 try:
-                    await exchange(turn, key)
+                    await exchange(turn, sent)
                     generation = turn.generation(self.count_tokens)
                 finally:
                     said = turn.said
                     is_called = turn.has_called  # what a second try starts early could not be told from the first
                 # A key that the server echoes in pieces, each too short to be known by, must not get into the record.
-                if (secret := _secret(key)) is not None and secret in generation.text:
-                    generation.text, generation.token_ids, generation.logprobs = (
-                        scrubbed(generation.text, secret),
-                        None,
-                        None,
-                    )
+                text = sent.secrets().out_of_text(generation.text)
+                if text != generation.text:
+                    generation.text, generation.token_ids, generation.logprobs = text, None, None
                 return turn, generation
         raise RuntimeError("gave up without a failure")  # not reached: the last failure is raised by the attempt
 
@@ -315,18 +318,16 @@ class ServerPolicy(Policy):
             return PolicyError(str(error))
         return PolicyError(f"{self._who} did not finish the turn within {self.timeout_s:g} s")
 
-    async def _read_answer(self, answer: Stream, turn: Turn, key: str | None) -> None:
+    async def _read_answer(self, answer: Stream, turn: Turn) -> None:
         """Feed the turn with an answer, whole or streamed: a server need not do what it was asked for."""
-        key = _secret(key)
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
-            await self._read_stream(answer, turn, key)
+            await self._read_stream(answer, turn)
         else:
-            turn.feed(self._json((await answer.read()).content, key))
+            turn.feed(self._json((await answer.read()).content, answer.secrets))
 
-    async def _read_stream(self, answer: Stream, turn: Turn, key: str | None) -> None:
+    async def _read_stream(self, answer: Stream, turn: Turn) -> None:
         """Read to the end, or until the server runs past the stop string; leaving early closes the connection."""
         reader, mould = EventReader(), Mould()
-        secret = None if key is None else key.encode()
         is_over = is_done = False
         deadline_s: float | None = None
         while not is_over:
@@ -348,8 +349,7 @@ class ServerPolicy(Policy):
                     break
             if is_over and events and not _is_json(events[0]):
                 return  # the connection ended inside an event; whether the turn was there before, the turn knows
-            hides = secret is not None and any(secret in data for data in events)
-            self._feed(turn, events, mould, key if hides else None)
+            self._feed(turn, events, mould, answer.secrets)
             if turn.ran_on:
                 return
             if is_done and answer.is_at_end:
@@ -358,17 +358,18 @@ class ServerPolicy(Policy):
                 # Read on a little, for the usage and so that the connection can be used again.
                 deadline_s = asyncio.get_running_loop().time() + _GRACE_S
 
-    def _feed(self, turn: Turn, events: list[bytes], mould: Mould, key: str | None) -> None:
-        """Events that came together, until the server runs past the stop string. `key`: it is in them."""
+    def _feed(self, turn: Turn, events: list[bytes], mould: Mould, secrets: Secrets) -> None:
+        """Events that came together, until the server runs past the stop string."""
+        is_plain = not secrets.are_in(events)
         pieces: list[str] = []  # of text, one after the other: they are taken as one
         for data in events:
-            piece = mould.text(data) if key is None else None
+            piece = mould.text(data) if is_plain else None
             if piece is not None:
                 pieces.append(piece)
                 continue
             turn.feed_text(pieces)
             if not turn.ran_on:
-                value = self._json(data, key)
+                value = self._json(data, secrets)
                 piece = turn.text_alone(value)
                 if piece is None:
                     turn.feed(value)
@@ -379,39 +380,27 @@ class ServerPolicy(Policy):
                 return
         turn.feed_text(pieces)
 
-    def _json(self, data: bytes, key: str | None) -> object:
-        if key is not None:
-            data = data.replace(key.encode(), b"***")
+    def _json(self, data: bytes, secrets: Secrets) -> object:
         try:
-            return read_json(data)
+            return read_json(secrets.out_of_answer(data))
         except ValueError as error:
-            head = " ".join(data[:1000].decode("utf-8", "replace").split())[:120]
+            head = " ".join(secrets.out_of_message(data[:1000].decode("utf-8", "replace")).split())[:120]
             raise PolicyError(f"{self._who} sent something that is not JSON: {head!r}") from error
 
-    async def _refusal(self, answer: Stream, key: str | None) -> Response:
-        """An answer with a bad status. It is quoted in messages and in the log, and may quote the key itself."""
-        response = await answer.read()
-        if (secret := _secret(key)) is not None:
-            response.content = response.content.replace(secret.encode(), b"***")
-        return response
-
-    def _plain_error(self, response: Response, key: str | None) -> PolicyError | TransientError | None:
-        """What a bad status means on any path. `key` is the one that was sent: the environment may have another by now."""
+    def _plain_error(self, response: Response, sent: Sent) -> PolicyError | TransientError | None:
+        """What a bad status means on any path. The environment may say something else than what was `sent` by now."""
         error = self._http.error_of(response)
         if error is None:
             return None
-        message = scrubbed(str(error), key)
         if response.status in (401, 403):
-            refused = f"It refused the key in {self.api_key_env}: set that to another"
-            hint = f"No key was sent: set {self.api_key_env}" if key is None else refused
-            return PolicyError(f"{stopped(message)} {hint}, or name another variable: ?api_key_env=NAME before the '#'")
+            return PolicyError(f"{stopped(error)} {self._credentials.hint(sent)}")
         if isinstance(error, TransientError) and self.empty_purse not in response.text:
-            return TransientError(message, error.retry_after_s)
-        return PolicyError(message)
+            return error
+        return PolicyError(str(error))
 
-    async def _status_error(self, response: Response, key: str | None) -> PolicyError | TransientError:
+    async def _status_error(self, response: Response, sent: Sent) -> PolicyError | TransientError:
         """What a bad status means for a turn, and what to do about it."""
-        error = self._plain_error(response, key) or PolicyError(f"{self._who} answered {response.status}")
+        error = self._plain_error(response, sent) or PolicyError(f"{self._who} answered {response.status}")
         if response.status == 404:
             return PolicyError(f"{stopped(error)} {await self._not_found_hint()}")
         if response.status in (400, 413, 422) and (response.status == 413 or is_about_context(str(error))):
@@ -424,13 +413,13 @@ class ServerPolicy(Policy):
 
     async def _entries(self) -> list[dict[str, Any]]:
         """The models that the server lists."""
-        key = self._key()
+        sent = self._who_asks()
         response = await self._http.request(
-            "GET", self._endpoint("models"), headers=self._headers(key), timeout_s=self.read_timeout_s
+            "GET", self._endpoint("models"), headers=self._headers(), sent=sent, timeout_s=self.read_timeout_s
         )
-        if (failure := self._plain_error(response, key)) is not None:
+        if (failure := self._plain_error(response, sent)) is not None:
             raise failure
-        listing = self._json(response.content, _secret(key))
+        listing = self._json(response.content, response.secrets)
         data = listing.get("data") if isinstance(listing, dict) else None
         if not isinstance(data, list):
             raise PolicyError(f"{self._who} does not list its models; name one, like {self.base_url}#MODEL")
@@ -442,22 +431,12 @@ def is_about_context(detail: str) -> bool:
     return _CONTEXT.search(detail) is not None
 
 
-def _secret(key: str | None) -> str | None:
-    """The key, if it has to be kept out of what a server says."""
-    return key if key is not None and len(key) >= _SHORTEST_SECRET else None
-
-
 def _is_json(data: bytes) -> bool:
     try:
         read_json(data)
     except ValueError:
         return False
     return True
-
-
-def scrubbed(text: str, key: str | None) -> str:
-    """A server may quote the key it was sent."""
-    return text if key is None else text.replace(key, "***")
 
 
 @functools.lru_cache(maxsize=64)

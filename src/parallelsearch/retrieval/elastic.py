@@ -5,7 +5,8 @@ the like, the title in `title`; an option names others. Both are searched. Where
 send the sentences of each that fit the query. What else a document says is metadata, and `where` narrows a search by it on
 the server.
 
-A key is in `ELASTIC_API_KEY`; a user and a password may stand in the URL.
+A key is in `ELASTIC_API_KEY`; a user and a password may stand in the URL, or a header in the variable that `headers_env`
+names.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ class ElasticRetriever(Retriever):
         fields: str | Sequence[str] = (),
         chars: int | None = None,
         timeout_s: float = 15.0,
+        headers_env: str | None = None,
     ) -> None:
         server, _, index = (part.strip() for part in address.rpartition("#"))
         if not server or not index:
@@ -102,7 +104,7 @@ class ElasticRetriever(Retriever):
             check_whole("chars is how many characters of a document fit,", chars)
         self.base_url, self.index, self.chars = checked_url(server, "elastic"), index, chars
         self._what = f"the index '{index}' at {without_secrets(self.base_url)}"
-        self.timeout_s = checked_seconds(timeout_s, "elastic")
+        self.timeout_s, self._headers_env = checked_seconds(timeout_s, "elastic"), headers_env
         self._given = {"text": text, "title": title, "url": url}
         given = fields.split(",") if isinstance(fields, str) else fields
         self._searched = tuple(_weighted(one) for one in given if one.strip())
@@ -119,6 +121,7 @@ class ElasticRetriever(Retriever):
             late=SearchTimeoutError,
             headers={"Accept": "application/json", **({"Authorization": f"ApiKey {sent}"} if key else {})},
             secrets=[key, sent],
+            headers_env=headers_env,
             connect_timeout_s=min(5.0, timeout_s),
         )
 
@@ -329,9 +332,10 @@ class ElasticRetriever(Retriever):
 
     def _explained(self, error: Exception, response: Response) -> Exception:
         if response.status in (401, 403):
+            given = "" if self._headers_env is None else f"The headers in {self._headers_env} were not enough. "
             return UsageError(
-                f"{stopped(error)} Set {KEY_ENV} to a key that may read '{self.index}', or write user and password into the "
-                "address: elastic:https://USER:PASSWORD@HOST:9200#INDEX"
+                f"{stopped(error)} {given}Set {KEY_ENV} to a key that may read '{self.index}', or write user and password "
+                "into the address: elastic:https://USER:PASSWORD@HOST:9200#INDEX"
             )
         if response.status == 404:
             return UsageError(f"there is no {self._what.removeprefix('the ')}: {self._reason_of(response)}")
@@ -347,6 +351,7 @@ class ElasticRetriever(Retriever):
         given = {name: field for name, field in self._given.items() if field}
         searched = [f"{name}^{boost:g}" for name, boost in self._searched]
         told = {**given, "fields": searched, "chars": self.chars, "where": list(self._where)}
+        told["headers_env"] = self._headers_env
         settings = {name: value for name, value in told.items() if value}
         return {"kind": self.name, "url": without_secrets(self.base_url), "index": self.index, "settings": settings}
 

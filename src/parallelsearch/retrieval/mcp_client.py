@@ -31,7 +31,8 @@ from parallelsearch.errors import (
     nearest,
     require,
 )
-from parallelsearch.http import MAX_BODY_BYTES, checked_url, without_secrets
+from parallelsearch.http import MAX_BODY_BYTES, Credentials, checked_url, cleaned, without_secrets
+from parallelsearch.http.address import CA_HINT
 from parallelsearch.retrieval.base import Result, Retriever, checked_seconds
 from parallelsearch.retrieval.mcp_answers import read_answer, read_batch_answer
 from parallelsearch.retrieval.mcp_stdio import bounded_lines
@@ -146,10 +147,11 @@ class McpRetriever(Retriever):
         timeout_s: float = 20.0,
         connect_timeout_s: float = 30.0,
         token_env: str = "PARALLELSEARCH_TOKEN",
+        headers_env: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
         """A command gets the environment of this process (keys are in it), or `env` instead. A URL gets the bearer token
-        in `token_env`, if there is one."""
+        in `token_env`, if there is one, and the headers in `headers_env`."""
         require("mcp", "mcp")
         # What the SDK logs comes back as an error too; without this, a program that logs nothing prints its tracebacks.
         logging.getLogger("mcp").addHandler(logging.NullHandler())
@@ -166,7 +168,12 @@ class McpRetriever(Retriever):
                 "an MCP search needs a command or an address: mcp:'npx some-server' or mcp:http://HOST/mcp"
             )
         self._env = dict(os.environ if env is None else env)
-        self._token = os.environ.get(token_env, "").strip()
+        if headers_env is not None and not self._is_url:
+            raise UsageError(
+                "headers_env is for an MCP server at an address; a command gets the whole environment, and sends what it does"
+            )
+        self._credentials = Credentials(token_env, headers_env)
+        self._credentials.check()
         self._chosen: str | None = None
         self._lanes: dict[asyncio.AbstractEventLoop, _Lane] = {}
         self._lock = threading.Lock()
@@ -181,9 +188,26 @@ class McpRetriever(Retriever):
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
         connection = await self.open()
-        if connection.tool.takes_many:
-            return await self._search_batch(list(queries), k)
-        return list(await asyncio.gather(*(self._search_one(query, k) for query in queries)))
+        try:
+            if connection.tool.takes_many:
+                results = await self._search_batch(list(queries), k)
+            else:
+                results = list(await asyncio.gather(*(self._search_one(query, k) for query in queries)))
+        except SearchError as error:
+            raise cleaned(error, self.clean) from None
+        return [cleaned(one, self.clean) if isinstance(one, SearchError) else one for one in results]
+
+    @property
+    def login_hint(self) -> str:
+        """What to do about a server at an address that does not know who asks."""
+        headers_env = self._credentials.headers_env
+        other = "name headers of its own: mcp?headers_env=NAME:URL"
+        other = other if headers_env is None else f"the headers in {headers_env} to what it wants"
+        return f"set {self._credentials.key_env} to its token, or {other}"
+
+    def clean(self, message: str) -> str:
+        """The message without what a server at an address was sent."""
+        return self._credentials.clean(message) if self._is_url else message
 
     async def _search_batch(self, queries: list[str], k: int) -> list[Result]:
         return read_batch_answer(await self._call(queries, k), queries, k)
@@ -265,9 +289,11 @@ class McpRetriever(Retriever):
         await connection.aclose()
 
     @contextlib.asynccontextmanager
-    async def client(self, last_words: deque[str], on_flood: Callable[[], None]) -> AsyncIterator[Client]:
+    async def client(
+        self, last_words: deque[str], on_flood: Callable[[], None], on_refusal: Callable[[int], None]
+    ) -> AsyncIterator[Client]:
         """A connected client of the SDK; what a command writes to stderr goes to `last_words`, and `on_flood` is told when it
-        writes a line that is too long."""
+        writes a line that is too long. `on_refusal` is told the status where a server at an address asks for a login."""
         from mcp import Client, StdioServerParameters
         from mcp.client.stdio import stdio_client
         from mcp.client.streamable_http import streamable_http_client
@@ -277,11 +303,11 @@ class McpRetriever(Retriever):
                 httpx2 = require("httpx2", "mcp")
                 from parallelsearch.retrieval.mcp_transport import BoundedTransport
 
-                headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
                 timeout = httpx2.Timeout(self.connect_timeout_s, read=max(self.timeout_s, self.connect_timeout_s) + 5)
-                http = httpx2.AsyncClient(headers=headers, timeout=timeout, transport=BoundedTransport())
+                transport = BoundedTransport(self.target, self._credentials, on_refusal)
+                http = httpx2.AsyncClient(timeout=timeout, transport=transport, trust_env=False)
                 await stack.enter_async_context(http)
-                transport = streamable_http_client(self.target, http_client=http)
+                streams = streamable_http_client(self.target, http_client=http)
             else:
                 errors = stack.enter_context(_last_lines(last_words))
                 server = StdioServerParameters(
@@ -290,13 +316,14 @@ class McpRetriever(Retriever):
                     env=self._env,
                     encoding=stack.enter_context(bounded_lines(on_flood)),
                 )
-                transport = stdio_client(server, errlog=errors)
-            yield await stack.enter_async_context(Client(transport, read_timeout_seconds=self.timeout_s))
+                streams = stdio_client(server, errlog=errors)
+            yield await stack.enter_async_context(Client(streams, read_timeout_seconds=self.timeout_s))
 
     def describe(self) -> dict[str, Any]:
         chosen = self.tool or self._chosen
         if self._is_url:
-            return {"kind": self.name, "url": without_secrets(self.target), "tool": chosen}
+            url = without_secrets(self.target)
+            return {"kind": self.name, "url": url, "tool": chosen, **self._credentials.describe()}
         # Arguments may hold keys: the program's name, and a hash to tell one command from another.
         digest = hashlib.sha256(self.target.encode()).hexdigest()[:16]
         return {"kind": self.name, "command": PurePath(self._command[0]).name, "command_hash": digest, "tool": chosen}
@@ -342,6 +369,7 @@ class _Connection:
         self._task: asyncio.Task[None] | None = None
         self.is_flooded = False
         """The server sent a line that is too long, and nothing after it is read."""
+        self._refusal: int | None = None
 
     async def open(self, timeout_s: float) -> None:
         self._task = asyncio.create_task(self._hold(), name="mcp-connection")
@@ -360,16 +388,18 @@ class _Connection:
             cause = _root(error)
             if isinstance(cause, FileNotFoundError | PermissionError):
                 raise UsageError(f"{what} cannot be started: {cause.strerror}") from None
-            raise TransientSearchError(
-                f"{what} could not be connected to ({type(cause).__name__}: {cause}){self._said()}"
-            ) from None
+            if self._refusal is not None:
+                raise UsageError(f"{what} answered {self._refusal}: {self._owner.login_hint}") from None
+            told = self._owner.clean(f"{type(cause).__name__}: {cause}")
+            told += f". {CA_HINT}" if "CERTIFICATE_VERIFY_FAILED" in told else ""
+            raise TransientSearchError(f"{what} could not be connected to ({told}){self._said()}") from None
         except BaseException:
             await self.aclose()
             raise
 
     async def _hold(self) -> None:
         try:
-            async with self._owner.client(self._last_words, self._flooded) as client:
+            async with self._owner.client(self._last_words, self._flooded, self._refused) as client:
                 self.client = client
                 self.tool = choose_tool(await _all_tools(client), self._owner.tool)
                 if not self._opened.done():
@@ -383,6 +413,9 @@ class _Connection:
             # Once open, a broken transport shows in the calls; its noise at the end is no news.
             if not self._opened.done():
                 self._opened.set_exception(_root(error))
+
+    def _refused(self, status: int) -> None:
+        self._refusal = status
 
     def _flooded(self) -> None:
         self.is_flooded = True

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from parallelsearch.errors import DataError, SearchError, SearchTimeoutError, TransientSearchError, UsageError, stopped
-from parallelsearch.http import HttpClient, Response, checked_url, without_secrets
+from parallelsearch.http import HttpClient, Response, checked_url, cleaned, without_secrets
 from parallelsearch.retrieval.base import DegradedHits, Hit, Passage, Result, Retriever, checked_seconds
 from parallelsearch.retrieval.corpus import passage_of
 from parallelsearch.untrusted import finite, whole
@@ -162,7 +162,8 @@ class _UnreadableError(SearchError):
 
 
 class RemoteRetriever(Retriever):
-    """Asks search servers over HTTP. The bearer token, if the servers want one, is in the variable `token_env`."""
+    """Asks search servers over HTTP. The bearer token, if the servers want one, is in the variable `token_env`, and headers
+    of the user's own in `headers_env`; each of several servers is sent both."""
 
     name = "remote"
 
@@ -173,6 +174,7 @@ class RemoteRetriever(Retriever):
         timeout_s: float = 10.0,
         connect_timeout_s: float = 3.0,
         token_env: str = "PARALLELSEARCH_TOKEN",
+        headers_env: str | None = None,
         max_batch: int = 64,
         max_concurrency: int = 8,
         first_rest_s: float = 0.5,
@@ -186,7 +188,7 @@ class RemoteRetriever(Retriever):
         self.timeout_s = checked_seconds(timeout_s, "a search server")
         self.max_batch, self.max_concurrency = max_batch, max_concurrency
         self._replicas = [_Replica(url, first_rest_s, max_rest_s) for url in dict.fromkeys(addresses)]
-        self._turn, self.token_env = 0, token_env
+        self._turn, self.token_env, self._headers_env = 0, token_env, headers_env
         token = os.environ.get(token_env, "").strip()
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         self._http = HttpClient(
@@ -196,6 +198,7 @@ class RemoteRetriever(Retriever):
             late=SearchTimeoutError,
             headers={**headers, "Authorization": f"Bearer {token}"} if token else headers,
             secrets=[token],
+            headers_env=headers_env,
             connect_timeout_s=min(connect_timeout_s, timeout_s),
             max_connections=max_concurrency * len(self._replicas) + 8,
         )
@@ -271,7 +274,10 @@ class RemoteRetriever(Retriever):
             try:
                 results = read_reply(response.content, num, k)
             except TransientSearchError as error:
-                raise TransientSearchError(f"search server {replica.where}: {error}") from None
+                raise TransientSearchError(
+                    self._http.clean(f"search server {replica.where}: {error}", response.secrets)
+                ) from None
+            results = [cleaned(one, self._http.clean) if isinstance(one, SearchError) else one for one in results]
             rubbish = [result for result in results if isinstance(result, _UnreadableError)]
             if rubbish and len(rubbish) == len(results) and len(self._replicas) > 1:
                 raise SearchError(f"search server {replica.where}: {rubbish[0]}")  # another may know better
@@ -291,7 +297,8 @@ class RemoteRetriever(Retriever):
     def _error_of(self, response: Response) -> SearchError | None:
         error = self._http.error_of(response)
         if response.status in (401, 403):
-            return SearchError(f"{stopped(error)} It wants a bearer token; set {self.token_env} to the server's")
+            other = "" if self._headers_env is None else f", or the headers in {self._headers_env} to what it wants"
+            return SearchError(f"{stopped(error)} It wants a bearer token; set {self.token_env} to the server's{other}")
         return error if isinstance(error, SearchError) else None
 
     def _in_order(self) -> list[_Replica]:
@@ -307,7 +314,8 @@ class RemoteRetriever(Retriever):
         return probe + healthy + [replica for replica in failing if replica not in probe]
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": self.name, "urls": [replica.where for replica in self._replicas]}
+        headers = {} if self._headers_env is None else {"headers_env": self._headers_env}
+        return {"kind": self.name, "urls": [replica.where for replica in self._replicas], **headers}
 
     async def aclose(self) -> None:
         await self._http.aclose()

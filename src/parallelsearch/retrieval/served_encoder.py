@@ -18,7 +18,6 @@ import binascii
 import concurrent.futures
 import json
 import logging
-import os
 import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +37,16 @@ from parallelsearch.errors import (
     UsageError,
     stopped,
 )
-from parallelsearch.http import HttpClient, Response, checked_url, retrying, without_login
+from parallelsearch.http import (
+    Credentials,
+    HttpClient,
+    Response,
+    Sent,
+    checked_url,
+    retrying,
+    with_version,
+    without_login,
+)
 from parallelsearch.http.background import submit, wait_for
 from parallelsearch.options import read_options
 from parallelsearch.retrieval.text_encoder import (
@@ -54,6 +62,8 @@ from parallelsearch.retrieval.text_encoder import (
 SCHEME = "openai:"
 OPTIONS: dict[str, type] = {
     "api_key_env": str,
+    "headers_env": str,
+    "api-version": str,
     "timeout_s": float,
     "dimensions": int,
     "max_chars": int,
@@ -78,6 +88,7 @@ _LENGTH = re.compile(
     re.I,
 )
 _EMPTY_PURSE = "insufficient_quota"
+_JSON = {"Content-Type": "application/json"}
 
 _log = logging.getLogger(__name__)
 
@@ -160,8 +171,8 @@ class ServedModel:
 class ServedEncoder(TextEncoder):
     """The embeddings of a model behind an address, `openai:BASE_URL#MODEL`.
 
-    `known` is what an index recorded of its encoder; without it the server is asked what it has. The API key is read from
-    the environment for each request and kept nowhere.
+    `known` is what an index recorded of its encoder; without it the server is asked what it has. The API key and headers of
+    the user's own are read from the environment for each request and kept nowhere.
     """
 
     num_calls = NUM_CALLS
@@ -181,7 +192,8 @@ class ServedEncoder(TextEncoder):
         options = served.options
         self.name, self.model = served.name, served.model
         self.batch_size = batch_size
-        self.api_key_env: str = options.get("api_key_env", "OPENAI_API_KEY")
+        self._credentials = Credentials(options.get("api_key_env", "OPENAI_API_KEY"), options.get("headers_env"))
+        self._credentials.check()
         self.timeout_s: float = options.get("timeout_s", 120.0)
         self.dimensions: int | None = options.get("dimensions")
         self.max_chars: int = max_chars or options.get("max_chars", MAX_CHARS)
@@ -190,7 +202,8 @@ class ServedEncoder(TextEncoder):
             options.get("query_prefix", family.query), options.get("passage_prefix", family.passage)
         )
         parts = urlsplit(served.base_url)
-        self._url = urlunsplit((parts.scheme, parts.netloc, f"{parts.path.rstrip('/')}/embeddings", "", ""))
+        url = urlunsplit((parts.scheme, parts.netloc, f"{parts.path.rstrip('/')}/embeddings", "", ""))
+        self._url = with_version(url, options.get("api-version"))
         self._building = building
         self._http = HttpClient(
             "embedding server",
@@ -412,14 +425,14 @@ class ServedEncoder(TextEncoder):
             async for attempt in retrying(patience.attempts, patience.max_wait_s, deadline_s=call.end_s):
                 with attempt:
                     async with self._room:
-                        timeout_s, key = call.left_s(self.timeout_s), self._key()
+                        timeout_s, sent = call.left_s(self.timeout_s), self._who_asks()
                         response = await self._http.request(
-                            "POST", self._url, content=self._body(texts), headers=_headers(key), timeout_s=timeout_s
+                            "POST", self._url, content=self._body(texts), headers=_JSON, sent=sent, timeout_s=timeout_s
                         )
                     num_broken += response.status == 500
                     if is_part and num_broken == 2:
                         raise _RefusedError(str(self._http.error_of(response)))
-                    self._raise_for(response, key)
+                    self._raise_for(response, sent)
                     return self._read(response, texts, None if is_probe else self.dim)
         except TimeoutError as error:
             if isinstance(error.__cause__, TransientSearchError):
@@ -441,11 +454,11 @@ class ServedEncoder(TextEncoder):
     def _who(self) -> str:
         return f"embedding server {self.name.removeprefix(SCHEME).partition('#')[0].partition('?')[0]}"
 
-    def _key(self) -> str | None:
-        key = os.environ.get(self.api_key_env, "").strip()
-        if not (key.isascii() and key.isprintable()):  # the client would quote it in its own message
-            raise SearchError(f"the key in the environment variable {self.api_key_env} has characters that no key has")
-        return key or None
+    def _who_asks(self) -> Sent:
+        try:
+            return self._credentials.read()
+        except UsageError as error:  # of one request: those before may have been well
+            raise SearchError(str(error)) from None
 
     def _body(self, texts: list[str]) -> bytes:
         body: dict[str, Any] = {"model": self.model, "input": texts}
@@ -455,17 +468,14 @@ class ServedEncoder(TextEncoder):
             body["dimensions"] = self.dimensions
         return json.dumps(body).encode("ascii")
 
-    def _raise_for(self, response: Response, key: str | None) -> None:
+    def _raise_for(self, response: Response, sent: Sent) -> None:
         """What a bad status means, and what to do about it."""
         error = self._http.error_of(response)
         if error is None:
             return
-        message = str(error) if key is None else str(error).replace(key, "***")
-        status = response.status
+        message, status = str(error), response.status
         if status in (401, 403):
-            refused = f"It refused the key in {self.api_key_env}: set that to another"
-            hint = f"No key was sent: set {self.api_key_env}" if key is None else refused
-            raise SearchError(f"{stopped(message)} {hint}, or name another variable: ?api_key_env=NAME before the '#'")
+            raise SearchError(f"{stopped(message)} {self._credentials.hint(sent)}")
         if status == 404:
             raise SearchError(
                 f"{stopped(message)} Does the server have the model '{self.model}', and does the base address end as "
@@ -486,7 +496,7 @@ class ServedEncoder(TextEncoder):
         try:
             answer = response.json()
         except ValueError:
-            head = " ".join(response.text[:200].split())[:80]
+            head = " ".join(response.secrets.out_of_message(response.text[:1000]).split())[:80]
             raise _RefusedError(f"{self._who} sent something that is not JSON: {head!r}") from None
         items = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
@@ -516,11 +526,6 @@ class ServedEncoder(TextEncoder):
                 f"{self._who} sent {len(items)} embeddings for {len(texts)} texts, none with numbers in it"
             )
         return found
-
-
-def _headers(key: str | None) -> dict[str, str]:
-    headers = {"Content-Type": "application/json"}
-    return headers if key is None else {**headers, "Authorization": f"Bearer {key}"}
 
 
 def _vector(given: object) -> Vectors | None:

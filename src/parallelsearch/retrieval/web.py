@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from parallelsearch.errors import SearchError, SearchTimeoutError, TransientSearchError, UsageError, nearest, stopped
-from parallelsearch.http import HttpClient, Response, checked_url, without_secrets
+from parallelsearch.http import HttpClient, Response, checked_url, cleaned, without_secrets
 from parallelsearch.retrieval.base import Hit, Passage, Result, Retriever, checked_seconds
 from parallelsearch.retrieval.documents import html_document
 from parallelsearch.untrusted import finite, whole
@@ -66,14 +66,16 @@ class WebRetriever(Retriever):
         max_concurrency: int = 8,
         site: str | Sequence[str] = (),
         since: str | None = None,
+        headers_env: str | None = None,
     ) -> None:
         """`site`: results of these hosts alone, those below them included (several, in an address with commas); `since`: of
-        the last day, week, month or year."""
+        the last day, week, month or year; `headers_env`: the variable with headers of the user's own, which a gateway wants
+        beside an engine's key or in its place."""
         url = base_url or self.default_url
         if not url:
             raise UsageError(f"{self.name} needs the address of its server: {self.name}:http://127.0.0.1:8080")
         key = os.environ.get(self.key_env, "").strip() if self.key_env else ""
-        if self.key_env and not key:
+        if self.key_env and not key and headers_env is None:
             raise UsageError(f"{self.name} search needs a key: set the environment variable {self.key_env}")
         if not key.isascii() or not key.isprintable():
             raise UsageError(f"the key in {self.key_env} has characters no key has; was it pasted whole?")
@@ -89,13 +91,15 @@ class WebRetriever(Retriever):
         if since is not None and since not in SINCE:
             raise UsageError(f"since of {self.name} is {', '.join(SINCE)}, not '{since}'.{nearest(since, SINCE)}")
         self.since = since
+        self._headers_env = headers_env
         self._http = HttpClient(
             self.name,
             permanent=SearchError,
             transient=TransientSearchError,
             late=SearchTimeoutError,
-            headers={"Accept": "application/json", **self._key_headers(key)},
+            headers={"Accept": "application/json", **(self._key_headers(key) if key or not self.key_env else {})},
             secrets=[key],
+            headers_env=headers_env,
             connect_timeout_s=min(5.0, timeout_s),
             max_connections=max_concurrency,
         )
@@ -113,9 +117,12 @@ class WebRetriever(Retriever):
                 raise self._explained(error, response.status)
             return self._hits(response.content, k)
         except SearchError as error:
-            return error
+            return cleaned(error, self._http.clean)
 
     def _explained(self, error: Exception, status: int) -> SearchError:
+        if status in (401, 403) and self._headers_env is not None:
+            beside = f" or the key in {self.key_env}" if self.key_env else ""
+            return SearchError(f"{stopped(error)} The headers in {self._headers_env}{beside} were not accepted")
         if status in (401, 403) and self.key_env:
             return SearchError(f"{stopped(error)} The key in {self.key_env} was not accepted")
         return error if isinstance(error, SearchError) else SearchError(str(error))
@@ -140,7 +147,7 @@ class WebRetriever(Retriever):
         return [Hit.of(passage, score, rank) for rank, (passage, score) in enumerate(best, start=1)]
 
     def describe(self) -> dict[str, Any]:
-        narrowed = {"site": self.sites, "since": self.since}
+        narrowed = {"site": self.sites, "since": self.since, "headers_env": self._headers_env}
         told = {name: value for name, value in narrowed.items() if value}
         return {"kind": self.name, "url": without_secrets(self.base_url), **told}
 
@@ -316,7 +323,10 @@ class SearxngRetriever(WebRetriever):
 
     def _explained(self, error: Exception, status: int) -> SearchError:
         if status == 403:
-            return SearchError(f"{stopped(error)} Add 'json' to 'search: formats:' in the settings.yml of SearXNG")
+            other = "" if self._headers_env is None else f"; or the headers in {self._headers_env} were not accepted"
+            return SearchError(
+                f"{stopped(error)} Add 'json' to 'search: formats:' in the settings.yml of SearXNG{other}"
+            )
         return super()._explained(error, status)
 
     def _read(self, answer: dict[str, Any]) -> Iterable[tuple[Passage, float]]:

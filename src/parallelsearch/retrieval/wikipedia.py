@@ -46,8 +46,8 @@ class WikipediaRetriever(WebRetriever):
     max_query_chars = 300  # MediaWiki refuses a longer query
     writes_sites = False
 
-    def __init__(self, wiki: str = "", *, timeout_s: float = 15.0) -> None:
-        super().__init__(_api_of(wiki), timeout_s=timeout_s, max_concurrency=MAX_AT_ONCE)
+    def __init__(self, wiki: str = "", *, timeout_s: float = 15.0, headers_env: str | None = None) -> None:
+        super().__init__(_api_of(wiki), timeout_s=timeout_s, max_concurrency=MAX_AT_ONCE, headers_env=headers_env)
 
     def _key_headers(self, key: str) -> dict[str, str]:
         return told_contact()
