@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -90,6 +91,29 @@ def test_a_home_that_is_nobodys_is_a_path_that_is_not_there(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="'~nobody-at-all/docs' is no search address"):
         open_retriever("~nobody-at-all/docs")
     assert with_whole_path("bm25:~nobody-at-all/x").endswith("/~nobody-at-all/x")
+
+
+def test_a_path_may_begin_with_the_home_which_a_shell_leaves_alone_behind_a_colon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PARALLELSEARCH_CACHE", str(tmp_path / "cache"))
+    build_bm25(PASSAGES, tmp_path / "index")
+    (tmp_path / "turns.json").write_text('{"Who?": ["<answer> I </answer>"]}')
+    (tmp_path / "corpus.csv").write_text("text\na painter\n")
+    for address in ("bm25:~/index", "files:~/corpus.csv", "all:bm25:~/index|files:~/corpus.csv"):
+        found = open_search(address, reopen=True)
+        assert asyncio.run(found.find("painter")).hits
+        asyncio.run(found.aclose())
+    assert open_policy("script:~/turns.json").describe()["num_questions"] == 1
+    with pytest.raises(UsageError, match=f"cannot replay '{tmp_path}/gone"):
+        open_retriever("replay:~/gone")
+
+
+def test_what_is_too_long_for_a_path_is_no_address_either() -> None:
+    for address in ("x" * 300, "x" * 5000, "a\0b"):
+        with pytest.raises(UsageError, match="is no search address"):
+            open_retriever(address)
 
 
 def test_paths_in_addresses_are_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

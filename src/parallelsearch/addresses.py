@@ -78,18 +78,14 @@ def _own_code(name: str) -> Callable[..., Any]:
     return made
 
 
-def _expanded(rest: str) -> Path:
-    """With the home of whoever `~` names; as it is written where there is no such user."""
-    return Path(os.path.expanduser(rest))
-
-
 def _path(rest: str) -> str:
-    return str(_expanded(rest).absolute())
+    """With the home of whoever `~` names; as it is written where there is no such user."""
+    return str(Path(os.path.expanduser(rest)).absolute())
 
 
 def _path_if_there(rest: str) -> str:
     """A model is a folder or a name of the hub."""
-    return _path(rest) if _expanded(rest).exists() else rest
+    return _path(rest) if os.path.exists(_path(rest)) else rest
 
 
 def _path_or_uri(rest: str) -> str:
@@ -139,7 +135,8 @@ def _faiss_parts(rest: str) -> tuple[str, str, str]:
 def _faiss(rest: str, **options: Any) -> Retriever:
     from parallelsearch.retrieval.readymade import open_readymade
 
-    return open_readymade(*_faiss_parts(rest), **options)
+    index, corpus, encoder = _faiss_parts(rest)
+    return open_readymade(os.path.expanduser(index), os.path.expanduser(corpus), encoder, **options)
 
 
 def _whole_faiss(rest: str) -> str:
@@ -367,7 +364,7 @@ def _found(address: str, what: str, known: tuple[Address, ...]) -> tuple[Address
         raise _unknown(what, address, known)
     if not rest and row.form.partition(":")[2]:
         raise UsageError(f"the address '{address}' ends after the colon; it goes on like {row.form}")
-    return row, rest
+    return row, os.path.expanduser(rest) if row.whole is _path else rest  # a shell leaves the `~` behind a colon alone
 
 
 def _unknown(what: str, address: str, known: tuple[Address, ...]) -> UsageError:
@@ -379,11 +376,11 @@ def _unknown(what: str, address: str, known: tuple[Address, ...]) -> UsageError:
 
 def _meant(address: str, what: str) -> str:
     """What to type for something that is there but has no scheme before it."""
-    path = _expanded(address)
-    if path.is_dir():
+    path = Path(_path(address))
+    if os.path.isdir(path):  # which says no, too, of what is too long for a path
         scheme = _kind_of(path) if what == "search" else "hf"
         return f" '{address}' is a folder: write {scheme}:{address}."
-    if path.is_file():
+    if os.path.isfile(path):
         scheme = "files" if what == "search" else "gguf" if path.suffix == ".gguf" else "script"
         return f" '{address}' is a file: write {scheme}:{address}."
     if what == "search" and _HOST_AND_PORT.fullmatch(address):

@@ -202,7 +202,7 @@ def _read_note(note: Path) -> dict[str, Any]:
 
 def live_files(path: str, **options: Any) -> LiveFiles:
     """The files that an address means."""
-    return LiveFiles(Path(os.path.expanduser(path)).absolute(), **options)
+    return LiveFiles(Path(path).absolute(), **options)
 
 
 def stamps_of(path: str, **options: Any) -> Callable[[], list[str]]:
