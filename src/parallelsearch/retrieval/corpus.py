@@ -33,7 +33,7 @@ from parallelsearch.files import (
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.documents import DOCUMENTS, PagedPassage, read_document
 from parallelsearch.retrieval.metadata import metadata_of
-from parallelsearch.untrusted import whole
+from parallelsearch.untrusted import whole, whole_name
 
 DEFAULT_CHUNK_WORDS, DEFAULT_CHUNK_OVERLAP = 100, 20
 CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -292,7 +292,7 @@ def _names_of(paths: Sequence[Path]) -> list[str]:
     theirs. One alone needs no name."""
     if len(paths) < 2:
         return [""] * len(paths)
-    parts = [path.resolve().parts for path in paths]
+    parts = [tuple(map(whole_name, path.resolve().parts)) for path in paths]
     lengths = [0] * len(parts)
     for length in range(1, max(map(len, parts)) + 1):
         numbers = Counter(own[-length:] for own in parts)

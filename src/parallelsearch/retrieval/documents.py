@@ -23,7 +23,7 @@ from parallelsearch.files import MAX_LINE_BYTES, decoded, open_bytes
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.metadata import Metadata, bounded
 from parallelsearch.retrieval.office import pdf_document, slides_document, word_document
-from parallelsearch.untrusted import whole
+from parallelsearch.untrusted import whole, whole_name
 
 MAX_TITLE_CHARS = 300
 Document = tuple[str, str]
@@ -372,7 +372,7 @@ DOCUMENTS = (*_TEXTS, *_OFFICE)
 
 def read_document(path: Path, name: str) -> Passage | None:
     """A file as one passage with the id `name`, which is also its metadata's `source`. None if it is empty."""
-    kind = path.suffix.lower()
+    kind, name = path.suffix.lower(), whole_name(name)
     beside: Metadata = {}
     page_starts: tuple[int, ...] = ()
     with open_bytes(path) as file:
@@ -398,7 +398,7 @@ def read_document(path: Path, name: str) -> Passage | None:
             _, beside, _ = _front_matter(source)
     if not text.strip():
         return None
-    title = title.strip()[:MAX_TITLE_CHARS].rstrip() or path.stem
+    title = title.strip()[:MAX_TITLE_CHARS].rstrip() or whole_name(path.stem)
     text = text.strip()
     begins = 0 if page_starts else _heading_ends(text, title)  # of a PDF the title may be how its first sentence begins
     return PagedPassage(
