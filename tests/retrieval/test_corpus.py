@@ -401,7 +401,11 @@ def test_a_bad_document_is_counted_and_named_and_never_sinks_the_index(tmp_path:
         ("a.md", "---\ntitle: Danube\n---\n# Rivers\nIt flows.", "Danube", "# Rivers\nIt flows."),
         ("a.md", "It flows.\n\n# Danube\nEast.", "Danube", "It flows.\n\n# Danube\nEast."),
         ("a.md", "# Danube\n", "Danube", "# Danube"),
+        ("a.md", "Danube\n===\n", "Danube", "Danube\n==="),
         ("a.rst", "======\nDanube\n======\n\nIt flows.", "Danube", "It flows."),
+        ("a.rst", "######\nDanube\n###### \n\nIt flows.", "Danube", "It flows."),
+        ("a.rst", "Danube\n~~~~~~\nIt flows.", "Danube", "It flows."),
+        ("a.txt", "Danube\n******\nIt flows.\n******\n", "Danube", "It flows.\n******"),
         ("a.txt", "The Danube\n\nIt flows.\nEast.", "The Danube", "It flows.\nEast."),
         ("a.html", "<title>Danube</title><h1>Danube</h1><p>It flows.</p>", "Danube", "It flows."),
         (

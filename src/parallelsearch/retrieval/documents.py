@@ -411,18 +411,22 @@ def read_document(path: Path, name: str) -> Passage | None:
     )
 
 
-_LINE_WITH_TEXT = re.compile(r"[ \t\n]*+([^\n]++)")
+_LINE_WITH_TEXT = re.compile(r"\S[^\n]*+")
 
 
 def _heading_ends(text: str, title: str) -> int:
     """Where a text goes on that begins with its title: who is shown a passage is shown that before it."""
     lines = list(itertools.islice(_LINE_WITH_TEXT.finditer(text), 4))
-    if lines and _LINE_OF_SIGNS.fullmatch(lines[0][1]):  # over the title, too
+    if lines and _is_drawn(lines[0][0]):  # over the title, too
         del lines[0]
+    if len(lines) > 1 and _is_drawn(lines[1][0]):
+        del lines[1]
     if len(lines) < 2:
         return 0
-    heading = _HEADING.match(lines[0][1])
-    words = _plain_words(_without_closing_signs(heading[1])) if heading else " ".join(lines[0][1].split())
-    if words != title:
-        return 0
-    return lines[2 if len(lines) > 2 and _UNDERLINE.fullmatch(lines[1][1]) else 1].start(1)
+    heading = _HEADING.match(lines[0][0])
+    words = _plain_words(_without_closing_signs(heading[1])) if heading else " ".join(lines[0][0].split())
+    return lines[1].start() if words == title else 0
+
+
+def _is_drawn(line: str) -> bool:
+    return bool(_UNDERLINE.fullmatch(line) or _LINE_OF_SIGNS.fullmatch(line.rstrip()))
