@@ -1,10 +1,10 @@
 """Reading passages, with errors that name file, line and field.
 
 A corpus is JSON Lines, a JSON array, CSV, TSV or Parquet (the text formats also as `.gz` and `.zst`), or a folder of
-documents: text, Markdown, reStructuredText, HTML, PDF (`retrieval.documents` reads them). `read_corpus` streams any of
-them as passages: one record, batch or file is in memory at a time. Several corpora are read one after the other, as one.
-A bad record raises `DataError`, or goes to `on_bad`
-and is left out; a damaged archive always raises, because the rest is lost.
+documents: text, Markdown, reStructuredText, HTML, PDF, Word, PowerPoint (`retrieval.documents` reads them). `read_corpus`
+streams any of them as passages: one record, batch or file is in memory at a time. Several corpora are read one after the
+other, as one. A bad record raises `DataError`, or goes to `on_bad` and is left out; a damaged archive always raises, because
+the rest is lost.
 
 Ids are unique: each costs about 100 bytes of memory while reading (a 64-bit hash and its line), 2 GB for 21 million.
 """
@@ -162,14 +162,17 @@ def _read_parquet(path: Path, before: str) -> Iterator[tuple[int, Any]]:
 
 # ---- folders of documents --------------------------------------------------------------------------------------------
 
+_UNSEEN = (".", "~$")
+"""How names begin of what is hidden, and of what Word and PowerPoint put beside a file as long as it is open."""
+
 
 def seen_files(folder: Path, on_closed: Callable[[OSError], None] | None = None) -> Iterator[Path]:
-    """The files under a folder, but for hidden ones and what lies in hidden folders. A folder that may not be looked into is
+    """The files under a folder, but for unseen ones and what lies in unseen folders. A folder that may not be looked into is
     given to `on_closed`."""
     for inner, folders, names in os.walk(folder, onerror=on_closed):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not name.startswith(_UNSEEN)]
         for name in names:
-            if not name.startswith(".") and _is_file(path := Path(inner, name)):
+            if not name.startswith(_UNSEEN) and _is_file(path := Path(inner, name)):
                 yield path
 
 
