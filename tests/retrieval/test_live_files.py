@@ -20,7 +20,7 @@ from parallelsearch.addresses import files_of, open_retriever, with_whole_path
 from parallelsearch.errors import DataError, ParallelSearchError, UsageError
 from parallelsearch.retrieval import live_files, reopening
 from parallelsearch.retrieval.bm25 import BM25Retriever
-from unwritable import closed
+from unwritable import closed, files_no_larger_than
 
 
 @pytest.fixture
@@ -233,6 +233,34 @@ def test_what_cannot_be_searched_says_why(docs: Path, tmp_path: Path, monkeypatc
     monkeypatch.setenv("PARALLELSEARCH_CACHE", str(tmp_path / "taken"))
     with pytest.raises(ParallelSearchError, match=r"cannot be kept in .*PARALLELSEARCH_CACHE.*parallelsearch index"):
         open_retriever(f"files:{docs}")
+
+
+def test_a_cache_that_is_full_or_somebody_elses_is_told_with_what_to_do(docs: Path, tmp_path: Path) -> None:
+    files = files_of(f"files:{docs}")
+    assert files is not None
+    told = r"the index of '.*docs' cannot be kept in '.*cache/files/\w+': {}. Name another place in PARALLELSEARCH"
+    with files_no_larger_than(200), pytest.raises(ParallelSearchError, match=told.format("File too large")):
+        files.open()
+    files.open()
+    # As after `sudo`: the folder is root's, and nobody else looks into it.
+    with closed(files.folder), pytest.raises(ParallelSearchError, match=told.format("Permission denied")):
+        files.open()
+    (tmp_path / "bad.jsonl.gz").write_bytes(b"no archive")
+    with pytest.raises(DataError, match=r"bad\.jsonl\.gz, line 1: the file is damaged"):
+        open_retriever(f"files:{tmp_path / 'bad.jsonl.gz'}")
+
+
+def test_a_path_that_goes_while_one_waits_is_told_as_one_that_is_not_there(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def locked(path: Path) -> Iterator[None]:
+        os.rename(docs / "beryl.txt", docs / "gone.txt")
+        yield
+
+    monkeypatch.setattr(live_files, "locked", locked)
+    with pytest.raises(UsageError, match=r"there is no file or folder '.*beryl\.txt'"):
+        open_retriever(f"files:{docs / 'beryl.txt'}")
 
 
 async def test_a_server_notices_that_files_have_changed(

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch import __version__
-from parallelsearch.errors import IndexDamagedError, ParallelSearchError, UsageError
+from parallelsearch.errors import DataError, IndexDamagedError, ParallelSearchError, UsageError
 from parallelsearch.files import write_whole
 from parallelsearch.places import CACHE_ENV, cache_dir, locked
 from parallelsearch.retrieval.bm25 import BM25Retriever
@@ -90,12 +90,7 @@ class LiveFiles:
 
     def _ensured(self, on_progress: OnProgress | None = None) -> tuple[Path, dict[str, Any] | None]:
         """The index of the files as they are now, and what was done for it."""
-        try:
-            index = self._index()
-        except (FileNotFoundError, NotADirectoryError):
-            raise UsageError(f"there is no file or folder '{self.path}' (looked in {Path.cwd()})") from None
-        except OSError as error:
-            raise UsageError(f"cannot read '{self.path}': {error.strerror or error}") from error
+        index = self._index()
         if _is_whole(index):
             return index, None
         with self._alone():
@@ -103,7 +98,12 @@ class LiveFiles:
             return index, None if _is_whole(index) else self._build(index, on_progress)
 
     def _index(self) -> Path:
-        return self.folder / self.stamp()[:24]
+        try:
+            return self.folder / self.stamp()[:24]
+        except (FileNotFoundError, NotADirectoryError):
+            raise UsageError(f"there is no file or folder '{self.path}' (looked in {Path.cwd()})") from None
+        except OSError as error:
+            raise UsageError(f"cannot read '{self.path}': {error.strerror or error}") from error
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -112,12 +112,12 @@ class LiveFiles:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it holds the texts
             with locked(self.folder / _LOCK):
                 yield
-        except OSError as error:
-            if error.filename is not None and not Path(error.filename).is_relative_to(cache_dir()):
-                raise  # a corpus that may not be read
+        except (OSError, ParallelSearchError) as error:
+            if (refused := _refused(error)) is None:
+                raise
             build = shlex.join(["parallelsearch", "index", str(self.path), "--out", "my-index"])
             raise ParallelSearchError(
-                f"the index of '{self.path}' cannot be kept in '{self.folder}': {error.strerror or error}. Name another "
+                f"the index of '{self.path}' cannot be kept in '{self.folder}': {refused.strerror or refused}. Name another "
                 f"place in {CACHE_ENV}, or build an index where you like: {build}"
             ) from error
 
@@ -172,9 +172,19 @@ def _stamp_of(files: Sequence[_File]) -> str:
 def _is_whole(index: Path) -> bool:
     try:
         open_manifest(index)
-    except ParallelSearchError:
+    except (OSError, ParallelSearchError):
         return False
     return True
+
+
+def _refused(error: Exception) -> OSError | None:
+    """What the system said where the cache took nothing: a builder tells it in words of its own. Of a file outside it is not
+    the cache's."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    if not isinstance(cause, OSError) or isinstance(error, DataError):
+        return None
+    is_here = cause.filename is None or Path(cause.filename).is_relative_to(cache_dir())
+    return cause if is_here else None
 
 
 def _remove(path: Path) -> None:
