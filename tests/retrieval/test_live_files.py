@@ -223,6 +223,23 @@ async def test_indexes_of_files_that_are_gone_go_with_the_next_that_is_built(doc
     assert all("other.csv" in note for note in notes)
 
 
+async def test_a_link_may_lead_to_another_folder_and_the_index_of_the_one_before_goes_with_it(
+    docs: Path, tmp_path: Path
+) -> None:
+    link, other = tmp_path / "current", tmp_path / "other"
+    link.symlink_to(docs)
+    assert await found(f"files:{link}") == ["Onyx is run by Ada."]
+    other.mkdir()
+    (other / "onyx.md").write_text("Onyx is run by Eve.")
+    (tmp_path / "next").symlink_to(other)
+    (tmp_path / "next").replace(link)
+    assert await found(f"files:{link}") == ["Onyx is run by Eve."]
+    shutil.rmtree(docs)
+    (other / "agate.md").write_text("Agate")
+    assert await found(f"files:{link}") == ["Onyx is run by Eve."]
+    assert len(list((tmp_path / "cache" / "files").iterdir())) == 1
+
+
 def test_what_cannot_be_searched_says_why(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"there is no file or folder '.*nowhere'"):
         open_retriever(f"files:{tmp_path / 'nowhere'}")

@@ -57,8 +57,13 @@ class LiveFiles:
     @property
     def folder(self) -> Path:
         """Where their index is kept: a place for each path and each way to read it."""
-        said = json.dumps([os.path.realpath(self.path), self.stemmer, self.title_weight, self.chunk_words])
+        said = json.dumps([self._place, self.stemmer, self.title_weight, self.chunk_words])
         return cache_dir() / "files" / hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+
+    @property
+    def _place(self) -> str:
+        """Where the path leads, now: a link may lead elsewhere tomorrow, and what it led to be removed."""
+        return os.path.realpath(self.path)
 
     def stamp(self) -> str:
         """What changes when a file does. Another version of this package may read files otherwise."""
@@ -124,7 +129,7 @@ class LiveFiles:
     def _build(self, index: Path, on_progress: OnProgress | None) -> dict[str, Any]:
         _log.info("the files of '%s' are new or have changed: they are indexed", self.path)
         # The path as it is, also one that is not UTF-8; first, so that what a killed build leaves goes with its files, too.
-        write_whole(self.folder / _NOTE, json.dumps({"path": str(self.path)}))
+        write_whole(self.folder / _NOTE, json.dumps({"path": self._place}))
         for beside in (index, partial_folder(index)):  # damaged, or of a build that was killed
             _remove(beside)
         report = build_index(
