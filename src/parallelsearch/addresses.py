@@ -61,8 +61,8 @@ class Address:
     """Of an index that is no folder with a manifest: who makes what tells that it is to be opened again."""
     options: Mapping[str, type] = field(default_factory=dict)
     """What may stand behind the scheme of a search: keywords of who builds it."""
-    has_parts: bool = False
-    """Who builds it opens other searches, with its keyword `open_part`."""
+    parts: Callable[[str], list[str]] | None = None
+    """The addresses of other searches in the rest, which who builds it opens with its keyword `open_part`."""
 
     @property
     def scheme(self) -> str:
@@ -266,7 +266,7 @@ SEARCH_ADDRESSES = (
         _rerank,
         _whole_rerank,
         options={"depth": int},
-        has_parts=True,
+        parts=lambda rest: [_rerank_parts(rest)[1]],
     ),
     Address(
         "all:ADDRESS|ADDRESS",
@@ -274,7 +274,7 @@ SEARCH_ADDRESSES = (
         _all,
         _whole_all,
         options={"weights": tuple},
-        has_parts=True,
+        parts=_all_parts,
     ),
     Address(
         "http://HOST:PORT/retrieve",
@@ -299,7 +299,7 @@ SEARCH_ADDRESSES = (
         _pages,
         _whole_pages,
         options={**_TIMEOUT, "depth": int, "words": int, "private": bool},
-        has_parts=True,
+        parts=lambda rest: [rest],
     ),
     Address(
         "mcp:COMMAND_OR_URL",
@@ -502,7 +502,7 @@ def open_retriever(
     if row.scheme == "http":  # the scheme is part of what it points to
         rest = f"{scheme}:{rest}"
     wheres = (options.pop("where", None), where)
-    if row.has_parts:
+    if row.parts is not None:
         options["open_part"] = functools.partial(open_retriever, on_change=on_change)
     retriever: Retriever = row.builder()(rest, **options) if ":" in row.form else row.builder()()
     for wanted in wheres:
@@ -556,14 +556,16 @@ def open_twin(policy: Policy, dialect: str) -> Policy | None:
     return None if address is None else open_policy(address)
 
 
-def files_of(address: str) -> LiveFiles | None:
-    """The files that an address searches as they lie there, if it is of that kind."""
-    if address.strip().partition(":")[0].partition("?")[0] != "files":
-        return None
+def files_of(address: str) -> list[LiveFiles]:
+    """The files that an address searches as they lie there, those of its parts included."""
+    row, rest = _found(address, "search", SEARCH_ADDRESSES)
+    if row.parts is not None:
+        return [files for part in row.parts(rest) for files in files_of(part)]
+    if row.scheme != "files":
+        return []
     from parallelsearch.retrieval.live_files import live_files
 
-    row, rest = _found(address, "search", SEARCH_ADDRESSES)
-    return live_files(rest, **{name: value for name, value in _options(address, row)[1].items() if name != "where"})
+    return [live_files(rest, **{name: value for name, value in _options(address, row)[1].items() if name != "where"})]
 
 
 def with_whole_path(address: str) -> str:

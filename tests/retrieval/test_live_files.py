@@ -135,8 +135,7 @@ def test_who_waited_for_another_indexes_what_is_there_then(
             yield
 
     monkeypatch.setattr(live_files, "locked", locked)
-    files = files_of(f"files:{docs}")
-    assert files is not None
+    (files,) = files_of(f"files:{docs}")
     assert files.refresh() is not None
     assert files.refresh() is None
     assert len(builds) == 1
@@ -148,8 +147,7 @@ async def test_an_index_that_goes_while_it_is_opened_is_followed_by_the_next(
     def open_index(index: Path) -> BM25Retriever:
         if len(builds) == 1:
             (docs / "agate.md").write_text("Agate is like onyx.")
-            files = files_of(f"files:{docs}")
-            assert files is not None
+            (files,) = files_of(f"files:{docs}")
             assert files.refresh() is not None
         return BM25Retriever(index)
 
@@ -170,8 +168,7 @@ async def test_a_file_is_another_with_the_same_size_and_time_and_when_it_may_be_
     with closed(onyx):
         assert await found(f"files:{docs}") == []
     assert await found(f"files:{docs}") == ["Onyx is run by Eve."]
-    files = files_of(f"files:{docs}")
-    assert files is not None
+    (files,) = files_of(f"files:{docs}")
     stamp = files.stamp()
     monkeypatch.setattr(live_files, "find_spec", lambda name: None)
     assert files.stamp() != stamp  # PDFs are read once the extra for them is there
@@ -253,8 +250,7 @@ def test_what_cannot_be_searched_says_why(docs: Path, tmp_path: Path, monkeypatc
 
 
 def test_a_cache_that_is_full_or_somebody_elses_is_told_with_what_to_do(docs: Path, tmp_path: Path) -> None:
-    files = files_of(f"files:{docs}")
-    assert files is not None
+    (files,) = files_of(f"files:{docs}")
     told = r"the index of '.*docs' cannot be kept in '.*cache/files/\w+': {}. Name another place in PARALLELSEARCH"
     with files_no_larger_than(200), pytest.raises(ParallelSearchError, match=told.format("File too large")):
         files.open()
@@ -318,8 +314,7 @@ async def test_a_server_says_that_all_files_are_gone_and_answers_on(
 
 
 def test_files_that_are_still_written_to_are_left_alone(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = files_of(f"files:{docs}")
-    assert files is not None
+    (files,) = files_of(f"files:{docs}")
     for mtime in (time.time() - 3600, time.time() + 3600):  # what a copy keeps, or a wrong clock sets, hides no write
         os.utime(docs / "beryl.txt", (mtime,) * 2)
         assert files.settled_stamp() == []
@@ -335,5 +330,10 @@ def test_files_that_are_still_written_to_are_left_alone(docs: Path, monkeypatch:
 def test_the_path_is_made_whole_and_only_files_are_files(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(docs.parent)
     assert with_whole_path("files?stemmer=none:docs") == f"files?stemmer=none:{docs}"
-    assert files_of("demo") is None
-    assert files_of("files?chunk_words=50&where=page=3:docs") == live_files.LiveFiles(docs, chunk_words=50)
+    assert files_of("demo") == []
+    fifty = live_files.LiveFiles(docs, chunk_words=50)
+    assert files_of("files?chunk_words=50&where=page=3:docs") == [fifty]
+    assert files_of("rerank:model+all:files?chunk_words=50:docs|pages:wikipedia:|pages:files:x") == [
+        fifty,
+        live_files.LiveFiles(docs.parent / "x"),
+    ]
