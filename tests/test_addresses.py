@@ -42,7 +42,8 @@ def test_every_row_names_somebody_who_builds_it() -> None:
         assert len({row.scheme for row in rows}) == len(rows)
 
 
-def test_unknown_and_half_addresses_say_what_to_type(tmp_path: Path) -> None:
+def test_unknown_and_half_addresses_say_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARALLELSEARCH_CACHE", str(tmp_path / "cache"))
     with pytest.raises(UsageError, match=r"'bm52:x' is no search address. Did you mean 'bm25'\?(.|\n)*rerank:MODEL"):
         open_retriever("bm52:x")
     with pytest.raises(UsageError, match="'demo:x' is no policy address"):
@@ -67,6 +68,18 @@ def test_unknown_and_half_addresses_say_what_to_type(tmp_path: Path) -> None:
         open_policy(str(tmp_path / "model.gguf"))
     with pytest.raises(IndexDamagedError, match=rf"is a file, not an index.*parallelsearch index '{corpus}' --out DIR"):
         open_retriever(f"bm25:{corpus}")
+    with pytest.raises(IndexDamagedError, match=rf"search it as it is, --search 'files:{corpus}', or build"):
+        open_retriever(f"bm25:{corpus}")
+    (tmp_path / "docs").mkdir()
+    with pytest.raises(
+        IndexDamagedError, match=f"is not an index .*searched as they are, --search files:{tmp_path}/docs;"
+    ):
+        open_retriever(f"bm25:{tmp_path / 'docs'}")
+    with pytest.raises(UsageError, match=f"it is an index, which is searched with bm25:{tmp_path}/bm25-index$"):
+        open_retriever(f"files:{tmp_path / 'bm25-index'}")
+    (tmp_path / "docs" / "manifest.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"found: .json 1.; a corpus in one file is named itself"):
+        open_retriever(f"files:{tmp_path / 'docs'}")
     with pytest.raises(UsageError, match="For a search server write http://localhost:8000/retrieve"):
         open_retriever("localhost:8000")
     for address in ("bm25:", "hybrid: ", "searxng:", "rerank:", "faiss:"):

@@ -17,6 +17,7 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -215,8 +216,7 @@ def _read_folder(folder: Path, on_bad: OnBad | None, before: str) -> Iterator[Lo
         kinds = Counter(path.suffix.lower() or "no ending" for path in sorted(seen_files(folder)))
         there = ", ".join(f"{kind} {number}" for kind, number in kinds.most_common(5)) or "nothing at all"
         raise UsageError(
-            f"the folder '{folder}' holds no {' '.join(DOCUMENTS)} files (found: {there}); a corpus in one file is named "
-            "itself: FOLDER/FILE.jsonl"
+            f"the folder '{folder}' holds no {' '.join(DOCUMENTS)} files (found: {there}); {_instead_of(folder)}"
         )
     for path in files:
         try:
@@ -228,6 +228,15 @@ def _read_folder(folder: Path, on_bad: OnBad | None, before: str) -> Iterator[Lo
                 yield None, passage
             elif on_bad is not None:
                 on_bad(DataError(str(path), None, "is empty: it holds no text"))
+
+
+def _instead_of(folder: Path) -> str:
+    """What somebody meant who names a folder without documents."""
+    from parallelsearch.retrieval.store import open_manifest  # brings numpy, which reading wants for nothing else
+
+    with suppress(ParallelSearchError):
+        return f"it is an index, which is searched with {open_manifest(folder).kind}:{folder}"
+    return "a corpus in one file is named itself: FOLDER/FILE.jsonl"
 
 
 def chunk_passage(passage: Passage, chunk_words: int, chunk_overlap: int = DEFAULT_CHUNK_OVERLAP) -> Iterator[Passage]:
