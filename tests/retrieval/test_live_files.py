@@ -174,6 +174,28 @@ async def test_a_file_is_another_with_the_same_size_and_time_and_when_it_may_be_
     assert files.stamp() != stamp  # PDFs are read once the extra for them is there
 
 
+async def test_other_code_may_read_files_otherwise_also_under_the_same_version(
+    docs: Path, builds: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await found(f"files:{docs}")
+    package, ours = tmp_path / "parallelsearch", Path(live_files.__file__).parents[1]
+    shutil.copytree(ours / "retrieval", package / "retrieval")
+    for module in ("files.py", "untrusted.py"):
+        shutil.copy(ours / module, package)
+    changed = {live_files._code_of_readers(package)}
+    assert changed == {live_files._code_of_readers()}
+    for module in ("retrieval/documents.py", "files.py"):
+        (package / module).write_text("# another")
+        live_files._code_of_readers.cache_clear()
+        changed.add(live_files._code_of_readers(package))
+    assert len(changed) == 3
+    await found(f"files:{docs}")
+    assert len(builds) == 1
+    monkeypatch.setattr(live_files, "_code_of_readers", lambda: "another")
+    await found(f"files:{docs}")
+    assert len(builds) == 2
+
+
 async def test_a_path_that_is_not_utf_8(docs: Path) -> None:
     folder = docs / os.fsdecode(b"caf\xe9")
     folder.mkdir()

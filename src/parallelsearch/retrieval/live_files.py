@@ -8,6 +8,7 @@ as `index` does; a bad line of a corpus file is an error, because a file of reco
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -66,7 +67,7 @@ class LiveFiles:
         return os.path.realpath(self.path)
 
     def stamp(self) -> str:
-        """What changes when a file does. Another version of this package may read files otherwise."""
+        """What changes when a file does, or the code that reads it."""
         return _stamp_of(self._files())
 
     def settled_stamp(self) -> list[str]:
@@ -168,9 +169,20 @@ def _file(path: Path, name: str) -> _File:
 
 def _stamp_of(files: Sequence[_File]) -> str:
     readers = [name for name in READERS if find_spec(name) is not None]  # files of others are read once they are there
-    digest = hashlib.sha256(f"{__version__}\0{readers}\n".encode())
+    digest = hashlib.sha256(f"{_code_of_readers()}\0{readers}\n".encode())
     for name, *numbers in files:
         digest.update("\0".join([name, *map(str, numbers), "\n"]).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+@functools.cache
+def _code_of_readers(package: Path = Path(__file__).parents[1]) -> str:
+    """Of this family and what it reads files with. Between two releases a version says nothing of what has changed."""
+    modules = [*sorted((package / "retrieval").glob("*.py")), package / "files.py", package / "untrusted.py"]
+    digest = hashlib.sha256(__version__.encode())
+    for module in modules:
+        with suppress(OSError):  # of a package without its sources
+            digest.update(module.read_bytes())
     return digest.hexdigest()
 
 
