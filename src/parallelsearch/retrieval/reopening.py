@@ -25,7 +25,8 @@ from parallelsearch.retrieval.hybrid import PART_FOLDERS
 from parallelsearch.retrieval.store import MANIFEST
 
 CHECK_S = 1.0
-RETRY_S = 60.0
+RETRY_S, MAX_RETRY_S = 60.0, 3_600.0
+"""Until an index is tried again that could not be opened: at first, and later, when it may be for good."""
 _SHARE = 0.02
 """Of its time, at most, that looking may take, and trying again."""
 _log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class ReopeningRetriever(Retriever):
                 await inner.aclose()
 
     def _watch(self) -> None:
-        pause_s, again_s = CHECK_S, math.inf
+        pause_s, again_s, wait_s = CHECK_S, math.inf, RETRY_S
         while not self._closed.wait(pause_s):
             start_s = time.monotonic()
             stamps = self._stamps()
@@ -81,8 +82,9 @@ class ReopeningRetriever(Retriever):
             if stamps and (has_changed or start_s >= again_s):  # none: a build is between its two renames
                 self._seen = stamps
                 is_open = self._reopen(is_first_try=has_changed)
-                took_s = time.monotonic() - start_s
-                again_s = math.inf if is_open else start_s + max(RETRY_S, took_s / _SHARE)
+                wait_s = RETRY_S if has_changed else min(2 * wait_s, MAX_RETRY_S)
+                wait_s = max(wait_s, (time.monotonic() - start_s) / _SHARE)
+                again_s = math.inf if is_open else time.monotonic() + wait_s
 
     def _reopen(self, is_first_try: bool) -> bool:
         try:
