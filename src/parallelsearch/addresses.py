@@ -558,14 +558,17 @@ def open_twin(policy: Policy, dialect: str) -> Policy | None:
 
 def files_of(address: str) -> list[LiveFiles]:
     """The files that an address searches as they lie there, those of its parts included."""
-    row, rest = _found(address, "search", SEARCH_ADDRESSES)
-    if row.parts is not None:
-        return [files for part in row.parts(rest) for files in files_of(part)]
-    if row.scheme != "files":
+    try:
+        row, rest = _found(address, "search", SEARCH_ADDRESSES)
+        parts = [] if row.parts is None else row.parts(rest)
+        options = _options(address, row)[1]
+    except UsageError:  # whoever opens it says what is wrong with it
         return []
+    if row.scheme != "files":
+        return [files for part in parts for files in files_of(part)]
     from parallelsearch.retrieval.live_files import live_files
 
-    return [live_files(rest, **{name: value for name, value in _options(address, row)[1].items() if name != "where"})]
+    return [live_files(rest, **{name: value for name, value in options.items() if name != "where"})]
 
 
 def with_whole_path(address: str) -> str:

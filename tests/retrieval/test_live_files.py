@@ -352,7 +352,8 @@ def test_files_that_are_still_written_to_are_left_alone(docs: Path, monkeypatch:
 def test_the_path_is_made_whole_and_only_files_are_files(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(docs.parent)
     assert with_whole_path("files?stemmer=none:docs") == f"files?stemmer=none:{docs}"
-    assert files_of("demo") == []
+    for address in ("demo", "gold:docs", "files?x=1:docs", "all:files:docs", "files"):
+        assert files_of(address) == []
     fifty = live_files.LiveFiles(docs, chunk_words=50)
     assert files_of("files?chunk_words=50&where=page=3:docs") == [fifty]
     assert files_of("rerank:model+all:files?chunk_words=50:docs|pages:wikipedia:|pages:files:x") == [
