@@ -19,7 +19,7 @@ RUN pip install --no-cache-dir --constraint /constraints.txt "$(echo /wheels/*.w
     && rm -r /wheels /constraints.txt \
     && useradd --create-home --uid 10001 agent \
     && install --directory --owner agent /data /kept
-ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PARALLELSEARCH_CACHE=/kept/cache
 USER 10001
 WORKDIR /data
 EXPOSE 8080

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -41,7 +42,8 @@ def test_every_row_names_somebody_who_builds_it() -> None:
         assert len({row.scheme for row in rows}) == len(rows)
 
 
-def test_unknown_and_half_addresses_say_what_to_type(tmp_path: Path) -> None:
+def test_unknown_and_half_addresses_say_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARALLELSEARCH_CACHE", str(tmp_path / "cache"))
     with pytest.raises(UsageError, match=r"'bm52:x' is no search address. Did you mean 'bm25'\?(.|\n)*rerank:MODEL"):
         open_retriever("bm52:x")
     with pytest.raises(UsageError, match="'demo:x' is no policy address"):
@@ -66,6 +68,18 @@ def test_unknown_and_half_addresses_say_what_to_type(tmp_path: Path) -> None:
         open_policy(str(tmp_path / "model.gguf"))
     with pytest.raises(IndexDamagedError, match=rf"is a file, not an index.*parallelsearch index '{corpus}' --out DIR"):
         open_retriever(f"bm25:{corpus}")
+    with pytest.raises(IndexDamagedError, match=rf"search it as it is, --search 'files:{corpus}', or build"):
+        open_retriever(f"bm25:{corpus}")
+    (tmp_path / "docs").mkdir()
+    with pytest.raises(
+        IndexDamagedError, match=f"is not an index .*searched as they are, --search files:{tmp_path}/docs;"
+    ):
+        open_retriever(f"bm25:{tmp_path / 'docs'}")
+    with pytest.raises(UsageError, match=f"it is an index, which is searched with bm25:{tmp_path}/bm25-index$"):
+        open_retriever(f"files:{tmp_path / 'bm25-index'}")
+    (tmp_path / "docs" / "manifest.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"found: .json 1.; a corpus in one file is named itself"):
+        open_retriever(f"files:{tmp_path / 'docs'}")
     with pytest.raises(UsageError, match="For a search server write http://localhost:8000/retrieve"):
         open_retriever("localhost:8000")
     for address in ("bm25:", "hybrid: ", "searxng:", "rerank:", "faiss:"):
@@ -90,6 +104,29 @@ def test_a_home_that_is_nobodys_is_a_path_that_is_not_there(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="'~nobody-at-all/docs' is no search address"):
         open_retriever("~nobody-at-all/docs")
     assert with_whole_path("bm25:~nobody-at-all/x").endswith("/~nobody-at-all/x")
+
+
+def test_a_path_may_begin_with_the_home_which_a_shell_leaves_alone_behind_a_colon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PARALLELSEARCH_CACHE", str(tmp_path / "cache"))
+    build_bm25(PASSAGES, tmp_path / "index")
+    (tmp_path / "turns.json").write_text('{"Who?": ["<answer> I </answer>"]}')
+    (tmp_path / "corpus.csv").write_text("text\na painter\n")
+    for address in ("bm25:~/index", "files:~/corpus.csv", "all:bm25:~/index|files:~/corpus.csv"):
+        found = open_search(address, reopen=True)
+        assert asyncio.run(found.find("painter")).hits
+        asyncio.run(found.aclose())
+    assert open_policy("script:~/turns.json").describe()["num_questions"] == 1
+    with pytest.raises(UsageError, match=f"cannot replay '{tmp_path}/gone"):
+        open_retriever("replay:~/gone")
+
+
+def test_what_is_too_long_for_a_path_is_no_address_either() -> None:
+    for address in ("x" * 300, "x" * 5000, "a\0b"):
+        with pytest.raises(UsageError, match="is no search address"):
+            open_retriever(address)
 
 
 def test_paths_in_addresses_are_made_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,8 +61,8 @@ class Address:
     """Of an index that is no folder with a manifest: who makes what tells that it is to be opened again."""
     options: Mapping[str, type] = field(default_factory=dict)
     """What may stand behind the scheme of a search: keywords of who builds it."""
-    has_parts: bool = False
-    """Who builds it opens other searches, with its keyword `open_part`."""
+    parts: Callable[[str], list[str]] | None = None
+    """The addresses of other searches in the rest, which who builds it opens with its keyword `open_part`."""
 
     @property
     def scheme(self) -> str:
@@ -78,18 +78,14 @@ def _own_code(name: str) -> Callable[..., Any]:
     return made
 
 
-def _expanded(rest: str) -> Path:
-    """With the home of whoever `~` names; as it is written where there is no such user."""
-    return Path(os.path.expanduser(rest))
-
-
 def _path(rest: str) -> str:
-    return str(_expanded(rest).absolute())
+    """With the home of whoever `~` names; as it is written where there is no such user."""
+    return str(Path(os.path.expanduser(rest)).absolute())
 
 
 def _path_if_there(rest: str) -> str:
     """A model is a folder or a name of the hub."""
-    return _path(rest) if _expanded(rest).exists() else rest
+    return _path(rest) if os.path.exists(_path(rest)) else rest
 
 
 def _path_or_uri(rest: str) -> str:
@@ -139,7 +135,8 @@ def _faiss_parts(rest: str) -> tuple[str, str, str]:
 def _faiss(rest: str, **options: Any) -> Retriever:
     from parallelsearch.retrieval.readymade import open_readymade
 
-    return open_readymade(*_faiss_parts(rest), **options)
+    index, corpus, encoder = _faiss_parts(rest)
+    return open_readymade(os.path.expanduser(index), os.path.expanduser(corpus), encoder, **options)
 
 
 def _whole_faiss(rest: str) -> str:
@@ -271,7 +268,7 @@ SEARCH_ADDRESSES = (
         _rerank,
         _whole_rerank,
         options={"depth": int},
-        has_parts=True,
+        parts=lambda rest: [_rerank_parts(rest)[1]],
     ),
     Address(
         "all:ADDRESS|ADDRESS",
@@ -279,7 +276,7 @@ SEARCH_ADDRESSES = (
         _all,
         _whole_all,
         options={"weights": tuple},
-        has_parts=True,
+        parts=_all_parts,
     ),
     Address(
         "http://HOST:PORT/retrieve",
@@ -304,7 +301,7 @@ SEARCH_ADDRESSES = (
         _pages,
         _whole_pages,
         options={**_TIMEOUT, "depth": int, "words": int, "private": bool},
-        has_parts=True,
+        parts=lambda rest: [rest],
     ),
     Address(
         "mcp:COMMAND_OR_URL",
@@ -369,7 +366,7 @@ def _found(address: str, what: str, known: tuple[Address, ...]) -> tuple[Address
         raise _unknown(what, address, known)
     if not rest and row.form.partition(":")[2]:
         raise UsageError(f"the address '{address}' ends after the colon; it goes on like {row.form}")
-    return row, rest
+    return row, os.path.expanduser(rest) if row.whole is _path else rest  # a shell leaves the `~` behind a colon alone
 
 
 def _unknown(what: str, address: str, known: tuple[Address, ...]) -> UsageError:
@@ -381,11 +378,11 @@ def _unknown(what: str, address: str, known: tuple[Address, ...]) -> UsageError:
 
 def _meant(address: str, what: str) -> str:
     """What to type for something that is there but has no scheme before it."""
-    path = _expanded(address)
-    if path.is_dir():
+    path = Path(_path(address))
+    if os.path.isdir(path):  # which says no, too, of what is too long for a path
         scheme = _kind_of(path) if what == "search" else "hf"
         return f" '{address}' is a folder: write {scheme}:{address}."
-    if path.is_file():
+    if os.path.isfile(path):
         scheme = "files" if what == "search" else "gguf" if path.suffix == ".gguf" else "script"
         return f" '{address}' is a file: write {scheme}:{address}."
     if what == "search" and _HOST_AND_PORT.fullmatch(address):
@@ -507,7 +504,7 @@ def open_retriever(
     if row.scheme == "http":  # the scheme is part of what it points to
         rest = f"{scheme}:{rest}"
     wheres = (options.pop("where", None), where)
-    if row.has_parts:
+    if row.parts is not None:
         options["open_part"] = functools.partial(open_retriever, on_change=on_change)
     retriever: Retriever = row.builder()(rest, **options) if ":" in row.form else row.builder()()
     for wanted in wheres:
@@ -561,14 +558,19 @@ def open_twin(policy: Policy, dialect: str) -> Policy | None:
     return None if address is None else open_policy(address)
 
 
-def files_of(address: str) -> LiveFiles | None:
-    """The files that an address searches as they lie there, if it is of that kind."""
-    if address.strip().partition(":")[0].partition("?")[0] != "files":
-        return None
+def files_of(address: str) -> list[LiveFiles]:
+    """The files that an address searches as they lie there, those of its parts included."""
+    try:
+        row, rest = _found(address, "search", SEARCH_ADDRESSES)
+        parts = [] if row.parts is None else row.parts(rest)
+        options = _options(address, row)[1]
+    except UsageError:  # whoever opens it says what is wrong with it
+        return []
+    if row.scheme != "files":
+        return [files for part in parts for files in files_of(part)]
     from parallelsearch.retrieval.live_files import live_files
 
-    row, rest = _found(address, "search", SEARCH_ADDRESSES)
-    return live_files(rest, **{name: value for name, value in _options(address, row)[1].items() if name != "where"})
+    return [live_files(rest, **{name: value for name, value in options.items() if name != "where"})]
 
 
 def with_whole_path(address: str) -> str:

@@ -9,6 +9,7 @@ What is not done here: cutting a text to what its reader wants, which is cheaper
 from __future__ import annotations
 
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -31,6 +32,11 @@ def whole(text: str) -> str:
 
 def _joined(pair: re.Match[str]) -> str:
     return pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+
+
+def whole_name(name: str) -> str:
+    """The name of a file as UTF-8 can hold it. Bytes that are none stay apart, as `\\xe9`: two files keep two names."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def whole_start(text: str) -> tuple[str, str]:

@@ -90,3 +90,8 @@ def test_files_are_indexed_where_it_can_be_seen_and_only_once(tmp_path, monkeypa
     second = CliRunner().invoke(app, command)
     assert second.stdout == first.stdout
     assert "indexed" not in second.stderr
+    (tmp_path / "docs" / "pissarro.md").write_text("# Camille Pissarro\n\nCamille Pissarro was born on 10 July 1830.\n")
+    both = CliRunner().invoke(app, [*command[:-1], f"all:demo|files:{tmp_path / 'docs'}"])
+    assert both.exit_code == 0, both.output
+    assert "indexed anew, 2 passages\n" in both.stderr
+    assert both.stderr.count("broken.txt") == 1

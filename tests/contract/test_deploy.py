@@ -18,6 +18,9 @@ import yaml
 
 from free_ports import free_port
 from parallelsearch.cli.app import app
+from parallelsearch.http import CONTACT_ENV
+from parallelsearch.places import CACHE_ENV
+from parallelsearch.retrieval import elastic, web
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -80,6 +83,16 @@ def test_the_agent_of_compose_takes_options_and_a_model_of_the_data_folder():
     )
     default = re.search(r"^ARG EXTRAS=(.*)$", DOCKERFILE, re.M)[1]
     assert service["build"]["args"]["EXTRAS"] == f"${{EXTRAS:-{default}}}"
+
+
+def test_the_search_of_compose_can_index_files_and_has_each_key():
+    service = COMPOSE["services"]["search"]
+    assert parsed(compose_command("search", SEARCH="files:/data"))["search"] == "files:/data"
+    cache = Path(re.search(rf"^ENV .*{CACHE_ENV}=(\S+)", DOCKERFILE, re.M)[1])
+    places = [place.split(":")[1] for place in service["volumes"] if not place.endswith(":ro")]
+    assert any(cache.is_relative_to(place) for place in places), "the file system is read-only"
+    keys = {row.key_env for row in vars(web).values() if getattr(row, "key_env", None)}
+    assert {*keys, elastic.KEY_ENV, CONTACT_ENV} <= service["environment"].keys()
 
 
 def test_every_service_is_closed_up_and_only_the_agent_is_published():

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallelsearch.errors import DataError, IndexDamagedError, UsageError
+from parallelsearch.errors import DataError, IndexDamagedError, ParallelSearchError, UsageError
 from parallelsearch.retrieval import bm25
 from parallelsearch.retrieval.base import Hit, Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever, build_bm25
@@ -25,6 +25,7 @@ from parallelsearch.retrieval.store import open_manifest
 from parallelsearch.retrieval.terms import MAX_QUERY_TERMS, Analyzer, split_words
 from parallelsearch.search import Search
 from small_data import MIN_RECALL, SIZES
+from unwritable import files_no_larger_than
 
 PASSAGES = [
     *(Passage(f"town-{n}", f"Town {n}", f"Town {n} is a place with a mayor, number {n}.") for n in range(1, 21)),
@@ -263,6 +264,31 @@ def test_threads_share_one_retriever(index: Path):
 
 
 # ---- building --------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_told_wherever_the_build_meets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    passages = [Passage(str(number), "", f"word{number} and") for number in range(20)]
+    build_bm25(passages, tmp_path / "whole")
+    sizes = {path.stat().st_size for path in (tmp_path / "whole").iterdir()}
+    for num_bytes in range(0, max(sizes), 20):
+        with files_no_larger_than(num_bytes), pytest.raises(ParallelSearchError, match="File too large"):
+            build_bm25(passages, tmp_path / "index")
+        assert not (tmp_path / "index").exists()
+    weigh, room = bm25._Counts.weigh, {}
+
+    def weighed(self, k1, b, new):
+        def seen(name, size, kind):
+            made = new(name, size, kind)
+            about = Path(made.filename).stat()
+            room[name] = about.st_blocks * 512 - about.st_size
+            return made
+
+        weigh(self, k1, b, seen)
+
+    monkeypatch.setattr(bm25._Counts, "weigh", weighed)
+    build_bm25([Passage("1", "", " ".join(f"word{number}" for number in range(5000)))], tmp_path / "large")
+    assert len(room) == 3
+    assert min(room.values()) >= 0  # else a map would kill the process where the disk is full
 
 
 def test_a_corpus_file_is_indexed_with_progress(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import sys
 import time
 import tracemalloc
@@ -30,6 +31,7 @@ from parallelsearch.retrieval.corpus import (
     read_passages,
 )
 from parallelsearch.retrieval.documents import html_document, markdown
+from parallelsearch.retrieval.store import PassageStore
 from small_data import NUM_PASSAGES
 from unwritable import closed
 
@@ -182,6 +184,23 @@ def test_a_folder_of_text_files(tmp_path: Path):
         (tmp_path / "none" / name).touch()
     with pytest.raises(UsageError, match=r"files \(found: \.odt 2, \.csv 1, no ending 1\); a corpus in one file"):
         list(read_corpus(tmp_path / "none"))
+
+
+def test_files_keep_names_of_their_own_where_these_are_not_utf_8(tmp_path: Path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    for name in (b"\xe8.txt", b"\xe9.txt"):
+        write(folder / os.fsdecode(name), "onyx")
+        write(folder / os.fsdecode(name.replace(b"txt", b"csv")), "text\nonyx\n")
+    ids = ["\\xe8.txt#0", "\\xe9.txt#0"]
+    found = list(read_corpus(folder))
+    assert [(p.id, p.title, p.metadata) for p in found] == [
+        (id, id.split(".")[0], {"source": id.split("#")[0]}) for id in ids
+    ]
+    corpora = [folder, *sorted(path for path in folder.iterdir() if path.suffix == ".csv")]
+    build_bm25(corpora, tmp_path / "index")
+    stored = PassageStore.open(tmp_path / "index")
+    assert [p.id for p in stored] == [*(f"caf\\xe9/{id}" for id in ids), "\\xe8.csv:1", "\\xe9.csv:1"]
 
 
 PAGE = """<html><head><title>Rivers &amp; Lakes</title><script>if (a<b) "</p>"</script><style>p {}</style></head><body>
@@ -382,7 +401,11 @@ def test_a_bad_document_is_counted_and_named_and_never_sinks_the_index(tmp_path:
         ("a.md", "---\ntitle: Danube\n---\n# Rivers\nIt flows.", "Danube", "# Rivers\nIt flows."),
         ("a.md", "It flows.\n\n# Danube\nEast.", "Danube", "It flows.\n\n# Danube\nEast."),
         ("a.md", "# Danube\n", "Danube", "# Danube"),
+        ("a.md", "Danube\n===\n", "Danube", "Danube\n==="),
         ("a.rst", "======\nDanube\n======\n\nIt flows.", "Danube", "It flows."),
+        ("a.rst", "######\nDanube\n###### \n\nIt flows.", "Danube", "It flows."),
+        ("a.rst", "Danube\n~~~~~~\nIt flows.", "Danube", "It flows."),
+        ("a.txt", "Danube\n******\nIt flows.\n******\n", "Danube", "It flows.\n******"),
         ("a.txt", "The Danube\n\nIt flows.\nEast.", "The Danube", "It flows.\nEast."),
         ("a.html", "<title>Danube</title><h1>Danube</h1><p>It flows.</p>", "Danube", "It flows."),
         (

@@ -384,6 +384,10 @@ async def test_what_passes_is_repeated_and_what_is_missing_is_said() -> None:
         (degraded,) = await search(index.address(), "monet")
         assert isinstance(degraded, DegradedHits)
         assert degraded.failures == ("elastic: 2 of 5 shards failed", "elastic: the server's own time was over")
+        away = {"total": 2, "successful": 1, "skipped": 1}  # of `ours,theirs:wiki`, where `theirs` may be missing
+        index.find = lambda asked: {**find(asked), "_clusters": away}
+        (degraded,) = await search(index.address(), "monet")
+        assert degraded.failures == ("elastic: 1 of 2 clusters skipped",)
         index.find = lambda asked: busy
         (result,) = await search(index.address(), "monet")
         assert isinstance(result, TransientSearchError)
@@ -415,6 +419,7 @@ async def test_what_is_wrong_is_said_before_a_model_is_asked(monkeypatch: pytest
             Reply({"message": "Hello"}),
             "did not say what fields there are; is Elasticsearch or OpenSearch at this address",
         ),
+        (Reply({"fields": {"text": [1, "a"]}}), "did not say what fields there are"),
         (Reply(b"<html>Not Found</html>", 404), "it answered 404; is Elasticsearch or OpenSearch at this address"),
     ]:
         async with FaultServer(other) as server:

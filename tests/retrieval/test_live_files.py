@@ -20,7 +20,7 @@ from parallelsearch.addresses import files_of, open_retriever, with_whole_path
 from parallelsearch.errors import DataError, ParallelSearchError, UsageError
 from parallelsearch.retrieval import live_files, reopening
 from parallelsearch.retrieval.bm25 import BM25Retriever
-from unwritable import closed
+from unwritable import closed, files_no_larger_than
 
 
 @pytest.fixture
@@ -81,7 +81,8 @@ async def test_a_folder_is_searched_as_it_lies_there_and_indexed_again_when_it_c
 async def test_what_is_no_document_or_hidden_changes_nothing(docs: Path, builds: list[Path]) -> None:
     await found(f"files:{docs}")
     (docs / ".drafts").mkdir()
-    for name in (".hidden.md", ".drafts/onyx.md", "picture.png"):
+    # The last is there as long as Word has it open.
+    for name in (".hidden.md", ".drafts/onyx.md", "picture.png", "~$lease.docx"):
         (docs / name).write_text("onyx onyx")
     assert await found(f"files:{docs}") == ["Onyx is run by Ada."]
     assert len(builds) == 1
@@ -134,8 +135,7 @@ def test_who_waited_for_another_indexes_what_is_there_then(
             yield
 
     monkeypatch.setattr(live_files, "locked", locked)
-    files = files_of(f"files:{docs}")
-    assert files is not None
+    (files,) = files_of(f"files:{docs}")
     assert files.refresh() is not None
     assert files.refresh() is None
     assert len(builds) == 1
@@ -147,8 +147,7 @@ async def test_an_index_that_goes_while_it_is_opened_is_followed_by_the_next(
     def open_index(index: Path) -> BM25Retriever:
         if len(builds) == 1:
             (docs / "agate.md").write_text("Agate is like onyx.")
-            files = files_of(f"files:{docs}")
-            assert files is not None
+            (files,) = files_of(f"files:{docs}")
             assert files.refresh() is not None
         return BM25Retriever(index)
 
@@ -169,11 +168,32 @@ async def test_a_file_is_another_with_the_same_size_and_time_and_when_it_may_be_
     with closed(onyx):
         assert await found(f"files:{docs}") == []
     assert await found(f"files:{docs}") == ["Onyx is run by Eve."]
-    files = files_of(f"files:{docs}")
-    assert files is not None
+    (files,) = files_of(f"files:{docs}")
     stamp = files.stamp()
     monkeypatch.setattr(live_files, "find_spec", lambda name: None)
     assert files.stamp() != stamp  # PDFs are read once the extra for them is there
+
+
+async def test_other_code_may_read_files_otherwise_also_under_the_same_version(
+    docs: Path, builds: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await found(f"files:{docs}")
+    package, ours = tmp_path / "parallelsearch", Path(live_files.__file__).parents[1]
+    shutil.copytree(ours / "retrieval", package / "retrieval")
+    for module in ("files.py", "untrusted.py"):
+        shutil.copy(ours / module, package)
+    changed = {live_files._code_of_readers(package)}
+    assert changed == {live_files._code_of_readers()}
+    for module in ("retrieval/documents.py", "files.py"):
+        (package / module).write_text("# another")
+        live_files._code_of_readers.cache_clear()
+        changed.add(live_files._code_of_readers(package))
+    assert len(changed) == 3
+    await found(f"files:{docs}")
+    assert len(builds) == 1
+    monkeypatch.setattr(live_files, "_code_of_readers", lambda: "another")
+    await found(f"files:{docs}")
+    assert len(builds) == 2
 
 
 async def test_a_path_that_is_not_utf_8(docs: Path) -> None:
@@ -222,6 +242,23 @@ async def test_indexes_of_files_that_are_gone_go_with_the_next_that_is_built(doc
     assert all("other.csv" in note for note in notes)
 
 
+async def test_a_link_may_lead_to_another_folder_and_the_index_of_the_one_before_goes_with_it(
+    docs: Path, tmp_path: Path
+) -> None:
+    link, other = tmp_path / "current", tmp_path / "other"
+    link.symlink_to(docs)
+    assert await found(f"files:{link}") == ["Onyx is run by Ada."]
+    other.mkdir()
+    (other / "onyx.md").write_text("Onyx is run by Eve.")
+    (tmp_path / "next").symlink_to(other)
+    (tmp_path / "next").replace(link)
+    assert await found(f"files:{link}") == ["Onyx is run by Eve."]
+    shutil.rmtree(docs)
+    (other / "agate.md").write_text("Agate")
+    assert await found(f"files:{link}") == ["Onyx is run by Eve."]
+    assert len(list((tmp_path / "cache" / "files").iterdir())) == 1
+
+
 def test_what_cannot_be_searched_says_why(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"there is no file or folder '.*nowhere'"):
         open_retriever(f"files:{tmp_path / 'nowhere'}")
@@ -232,6 +269,33 @@ def test_what_cannot_be_searched_says_why(docs: Path, tmp_path: Path, monkeypatc
     monkeypatch.setenv("PARALLELSEARCH_CACHE", str(tmp_path / "taken"))
     with pytest.raises(ParallelSearchError, match=r"cannot be kept in .*PARALLELSEARCH_CACHE.*parallelsearch index"):
         open_retriever(f"files:{docs}")
+
+
+def test_a_cache_that_is_full_or_somebody_elses_is_told_with_what_to_do(docs: Path, tmp_path: Path) -> None:
+    (files,) = files_of(f"files:{docs}")
+    told = r"the index of '.*docs' cannot be kept in '.*cache/files/\w+': {}. Name another place in PARALLELSEARCH"
+    with files_no_larger_than(200), pytest.raises(ParallelSearchError, match=told.format("File too large")):
+        files.open()
+    files.open()
+    # As after `sudo`: the folder is root's, and nobody else looks into it.
+    with closed(files.folder), pytest.raises(ParallelSearchError, match=told.format("Permission denied")):
+        files.open()
+    (tmp_path / "bad.jsonl.gz").write_bytes(b"no archive")
+    with pytest.raises(DataError, match=r"bad\.jsonl\.gz, line 1: the file is damaged"):
+        open_retriever(f"files:{tmp_path / 'bad.jsonl.gz'}")
+
+
+def test_a_path_that_goes_while_one_waits_is_told_as_one_that_is_not_there(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def locked(path: Path) -> Iterator[None]:
+        os.rename(docs / "beryl.txt", docs / "gone.txt")
+        yield
+
+    monkeypatch.setattr(live_files, "locked", locked)
+    with pytest.raises(UsageError, match=r"there is no file or folder '.*beryl\.txt'"):
+        open_retriever(f"files:{docs / 'beryl.txt'}")
 
 
 async def test_a_server_notices_that_files_have_changed(
@@ -272,8 +336,7 @@ async def test_a_server_says_that_all_files_are_gone_and_answers_on(
 
 
 def test_files_that_are_still_written_to_are_left_alone(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = files_of(f"files:{docs}")
-    assert files is not None
+    (files,) = files_of(f"files:{docs}")
     for mtime in (time.time() - 3600, time.time() + 3600):  # what a copy keeps, or a wrong clock sets, hides no write
         os.utime(docs / "beryl.txt", (mtime,) * 2)
         assert files.settled_stamp() == []
@@ -289,5 +352,11 @@ def test_files_that_are_still_written_to_are_left_alone(docs: Path, monkeypatch:
 def test_the_path_is_made_whole_and_only_files_are_files(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(docs.parent)
     assert with_whole_path("files?stemmer=none:docs") == f"files?stemmer=none:{docs}"
-    assert files_of("demo") is None
-    assert files_of("files?chunk_words=50&where=page=3:docs") == live_files.LiveFiles(docs, chunk_words=50)
+    for address in ("demo", "gold:docs", "files?x=1:docs", "all:files:docs", "files"):
+        assert files_of(address) == []
+    fifty = live_files.LiveFiles(docs, chunk_words=50)
+    assert files_of("files?chunk_words=50&where=page=3:docs") == [fifty]
+    assert files_of("rerank:model+all:files?chunk_words=50:docs|pages:wikipedia:|pages:files:x") == [
+        fifty,
+        live_files.LiveFiles(docs.parent / "x"),
+    ]

@@ -109,7 +109,7 @@ def pages(*texts: str) -> bytes:
 def test_pieces_of_documents_know_their_file_and_page(tmp_path: Path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a.pdf").write_bytes(pages("", "one two three four", "", "five six", "seven eight nine"))
-    (tmp_path / "b.md").write_text("# B\n\none two three")
+    (tmp_path / "b.md").write_text("# B\n\ntext of it")
     found = list(read_corpus(tmp_path, chunk_words=2, chunk_overlap=0))
     assert [(one.text, one.metadata) for one in found if one.id.startswith("sub")] == [
         ("one two", {"source": "sub/a.pdf", "page": 2}),

@@ -45,7 +45,7 @@ def deck(num_slides: int = 3) -> bytes:
         slide = slides.slides.add_slide(slides.slide_layouts[1])
         slide.shapes.title.text = f"The mill, part {number}"
         slide.placeholders[1].text = f"Stone {number}\nWheel {number}"
-    slides.slides[1].notes_slide.notes_text_frame.text = "The wheel is of oak."
+    slides.slides[1].notes_slide.notes_text_frame.text = "The wheel\vis of oak."
     return saved(slides)
 
 
@@ -99,10 +99,12 @@ def test_what_was_inserted_boxed_or_filled_in_is_read_and_what_was_struck_out_is
         <w:del><w:r><w:delText>old </w:delText></w:r></w:del><w:r><w:t>words</w:t><w:br/><w:t>below.</w:t></w:r></w:p>
         <w:p><mc:AlternateContent><mc:Choice><w:p><w:r><w:t>In a box.</w:t></w:r></w:p></mc:Choice>
         <mc:Fallback><w:p><w:r><w:t>In a box.</w:t></w:r></w:p></mc:Fallback></mc:AlternateContent></w:p>
-        <w:moveFrom><w:r><w:t>Moved away.</w:t></w:r></w:moveFrom></w:body></w:document>"""),
+        <w:moveFrom><w:r><w:t>Moved away.</w:t></w:r></w:moveFrom>
+        <w:p><w:r><w:ruby><w:rt><w:r><w:t>とうきょう</w:t></w:r></w:rt><w:rubyBase><w:r><w:t>東京</w:t></w:r></w:rubyBase>
+        </w:ruby></w:r><w:r><w:t>へ</w:t></w:r></w:p></w:body></w:document>"""),
         "a",
     )[1]
-    assert [line for line in text.splitlines() if line] == ["Filled in.", "New words", "below.", "In a box."]
+    assert [line for line in text.splitlines() if line] == ["Filled in.", "New words", "below.", "In a box.", "東京へ"]
 
 
 async def test_a_slide_is_a_page_and_has_its_notes(tmp_path: Path) -> None:
@@ -111,7 +113,7 @@ async def test_a_slide_is_a_page_and_has_its_notes(tmp_path: Path) -> None:
     (tmp_path / "docs" / "lease.docx").write_bytes(word(lease))
     _, text, starts = slides_document(deck(), "a")
     assert [text[start:].split("\n")[0] for start in starts] == [f"The mill, part {number}" for number in (1, 2, 3)]
-    assert text.index("of oak") < starts[2]
+    assert "The wheel\nis of oak." in text[starts[1] : starts[2]]
     long = pptx.Presentation()
     for words in ("one two three four five six", "", "seven eight", "nine"):
         slide = long.slides.add_slide(long.slide_layouts[5])

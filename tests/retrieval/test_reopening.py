@@ -10,6 +10,7 @@ import logging
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import AsyncIterator
@@ -106,6 +107,32 @@ async def test_one_that_cannot_be_opened_leaves_the_old_one_and_says_so(
         assert await text(search) == "Onyx is run by Ada."
         build(folder, "Onyx is run by Carl.", group="a")
         await until(search, "Onyx is run by Carl.")
+
+
+async def test_one_that_could_not_be_opened_is_tried_again_where_the_reason_was_elsewhere(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reopening, "RETRY_S", 0.02)
+    build(tmp_path / "live", "Onyx is run by Ada.")
+    is_full = threading.Event()
+
+    def open_index() -> BM25Retriever:
+        if is_full.is_set():
+            raise OSError(28, "No space left on device")
+        return BM25Retriever(tmp_path / "live")
+
+    search = Search(ReopeningRetriever(open_index, tmp_path / "live", lambda: None), cache_size=0)
+    is_full.set()
+    build(tmp_path / "live", "Onyx is run by Bob.")
+    async with asyncio.timeout(20):
+        while "No space left" not in caplog.text:  # noqa: ASYNC110 - another thread, which tells nobody
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert await text(search) == "Onyx is run by Ada."
+    assert caplog.text.count("No space left") == 1
+    is_full.clear()
+    await until(search, "Onyx is run by Bob.")
+    await search.aclose()
 
 
 @pytest.mark.parametrize("words", ["Onyx is run by Bob.", "Onyx is no longer run by Ada but by Bob."])

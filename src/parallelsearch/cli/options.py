@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from parallelsearch.limits import Prices
+    from parallelsearch.retrieval.live_files import LiveFiles
 
 QuestionArgument = Annotated[
     list[str], typer.Argument(metavar="QUESTION", help="What you want to know, best in quotes.", show_default=False)
@@ -143,15 +144,17 @@ def _index_files(search: str) -> None:
     """Index the files of `files:` here, where a bar can show it, and what is left out be said."""
     from parallelsearch.addresses import files_of
 
-    files = files_of(search)
-    if files is None:
-        return
+    for files in files_of(search):
+        report = _indexed(files)
+        if report is not None:
+            passages = "passage" if report["num_passages"] == 1 else "passages"
+            say(f"search: '{files.path}' was indexed anew, {report['num_passages']} {passages}", err=True)
+            tell_left_out(report)
+
+
+def _indexed(files: LiveFiles) -> dict[str, Any] | None:
     with progress("passages", show=console(stderr=True).is_terminal) as update:
-        report = files.refresh(lambda done, total: update(done, total, ""))
-    if report is not None:
-        passages = "passage" if report["num_passages"] == 1 else "passages"
-        say(f"search: '{files.path}' was indexed anew, {report['num_passages']} {passages}", err=True)
-        tell_left_out(report)
+        return files.refresh(lambda done, total: update(done, total, ""))
 
 
 def asked(words: Sequence[str], command: str) -> str:

@@ -108,7 +108,7 @@ class Retriever(ABC):
         raise UsageError(
             f"{type(self).__name__} cannot narrow what it finds by metadata ({', '.join(map(str, fields))}). An index of "
             "this machine can when it is opened: bm25?where=page=3:DIR, or open_search('bm25:DIR', where={'page': 3}). So "
-            "can dense and hybrid"
+            "can dense, hybrid, files and elastic"
         )
 
     def forget(self) -> None:  # noqa: B027 - most hold no answers

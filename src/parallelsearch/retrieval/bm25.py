@@ -98,8 +98,9 @@ class _Counts:
             self._runs.append(run)
         else:
             path = self._folder / f"run-{len(self._runs)}"
-            np.save(f"{path}.keys.npy", run[0])
-            np.save(f"{path}.counts.npy", run[1])
+            # np.save says nothing where the disk takes only the first half of a small array.
+            for part, file in zip(run, _files_of(path), strict=True):
+                file.write_bytes(part.data)
             self._runs.append(path)
         self._terms = array("i")
         self._first_row = len(self.lengths)
@@ -107,7 +108,11 @@ class _Counts:
     def _read_runs(self) -> Iterable[tuple[Ints, Ints, NDArray[np.float32]]]:
         """Each run as `(terms, rows, counts)`, by term and then by row."""
         for run in self._runs:
-            keys, counts = (np.load(f"{run}.keys.npy"), np.load(f"{run}.counts.npy")) if isinstance(run, Path) else run
+            if isinstance(run, Path):
+                files = _files_of(run)
+                keys, counts = np.fromfile(files[0], dtype=np.int64), np.fromfile(files[1], dtype=np.uint16)
+            else:
+                keys, counts = run
             yield keys >> 32, keys & 0xFFFFFFFF, counts.astype(np.float32)
 
     def weigh(self, k1: float, b: float, new: Callable[[str, int, type], NDArray[Any]]) -> None:
@@ -142,9 +147,13 @@ class _Counts:
         """Remove the runs from the disk."""
         for run in self._runs:
             if isinstance(run, Path):
-                Path(f"{run}.keys.npy").unlink()
-                Path(f"{run}.counts.npy").unlink()
+                for file in _files_of(run):
+                    file.unlink()
         self._runs = []
+
+
+def _files_of(run: Path) -> tuple[Path, Path]:
+    return run.with_suffix(".keys"), run.with_suffix(".counts")
 
 
 # ---- building --------------------------------------------------------------------------------------------------------
@@ -211,8 +220,7 @@ def build_bm25(
             if size == 0:  # an empty file cannot be mapped: a corpus without a single word
                 np.save(path, np.zeros(0, dtype=kind))
                 return np.zeros(0, dtype=kind)
-            mapped: NDArray[Any] = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=(size,))
-            return mapped
+            return _mapped(path, size, kind)
 
         counts.weigh(k1, b, new)
         counts.clear()
@@ -229,6 +237,16 @@ def build_bm25(
     if on_progress is not None:
         on_progress(manifest.num_passages, manifest.num_passages)
     return BuildReport.of(report, manifest.num_passages, time.monotonic() - start, manifest.num_bytes)
+
+
+def _mapped(path: Path, size: int, kind: type) -> NDArray[Any]:
+    """An array of zeros in a file. Its room on the disk is taken at once: where there is none left, who writes into a map is
+    killed, and with it the server that indexes beside its answers."""
+    mapped: NDArray[Any] = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=(size,))
+    if hasattr(os, "posix_fallocate"):  # macOS has none
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return mapped
 
 
 _VOCABULARY = "vocab.index.json"

@@ -1,10 +1,10 @@
 """Reading passages, with errors that name file, line and field.
 
 A corpus is JSON Lines, a JSON array, CSV, TSV or Parquet (the text formats also as `.gz` and `.zst`), or a folder of
-documents: text, Markdown, reStructuredText, HTML, PDF (`retrieval.documents` reads them). `read_corpus` streams any of
-them as passages: one record, batch or file is in memory at a time. Several corpora are read one after the other, as one.
-A bad record raises `DataError`, or goes to `on_bad`
-and is left out; a damaged archive always raises, because the rest is lost.
+documents: text, Markdown, reStructuredText, HTML, PDF, Word, PowerPoint (`retrieval.documents` reads them). `read_corpus`
+streams any of them as passages: one record, batch or file is in memory at a time. Several corpora are read one after the
+other, as one. A bad record raises `DataError`, or goes to `on_bad` and is left out; a damaged archive always raises, because
+the rest is lost.
 
 Ids are unique: each costs about 100 bytes of memory while reading (a 64-bit hash and its line), 2 GB for 21 million.
 """
@@ -17,6 +17,7 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -33,7 +34,7 @@ from parallelsearch.files import (
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.documents import DOCUMENTS, PagedPassage, read_document
 from parallelsearch.retrieval.metadata import metadata_of
-from parallelsearch.untrusted import whole
+from parallelsearch.untrusted import whole, whole_name
 
 DEFAULT_CHUNK_WORDS, DEFAULT_CHUNK_OVERLAP = 100, 20
 CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -162,14 +163,17 @@ def _read_parquet(path: Path, before: str) -> Iterator[tuple[int, Any]]:
 
 # ---- folders of documents --------------------------------------------------------------------------------------------
 
+_UNSEEN = (".", "~$")
+"""How names begin of what is hidden, and of what Word and PowerPoint put beside a file as long as it is open."""
+
 
 def seen_files(folder: Path, on_closed: Callable[[OSError], None] | None = None) -> Iterator[Path]:
-    """The files under a folder, but for hidden ones and what lies in hidden folders. A folder that may not be looked into is
+    """The files under a folder, but for unseen ones and what lies in unseen folders. A folder that may not be looked into is
     given to `on_closed`."""
     for inner, folders, names in os.walk(folder, onerror=on_closed):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not name.startswith(_UNSEEN)]
         for name in names:
-            if not name.startswith(".") and _is_file(path := Path(inner, name)):
+            if not name.startswith(_UNSEEN) and _is_file(path := Path(inner, name)):
                 yield path
 
 
@@ -212,8 +216,7 @@ def _read_folder(folder: Path, on_bad: OnBad | None, before: str) -> Iterator[Lo
         kinds = Counter(path.suffix.lower() or "no ending" for path in sorted(seen_files(folder)))
         there = ", ".join(f"{kind} {number}" for kind, number in kinds.most_common(5)) or "nothing at all"
         raise UsageError(
-            f"the folder '{folder}' holds no {' '.join(DOCUMENTS)} files (found: {there}); a corpus in one file is named "
-            "itself: FOLDER/FILE.jsonl"
+            f"the folder '{folder}' holds no {' '.join(DOCUMENTS)} files (found: {there}); {_instead_of(folder)}"
         )
     for path in files:
         try:
@@ -225,6 +228,15 @@ def _read_folder(folder: Path, on_bad: OnBad | None, before: str) -> Iterator[Lo
                 yield None, passage
             elif on_bad is not None:
                 on_bad(DataError(str(path), None, "is empty: it holds no text"))
+
+
+def _instead_of(folder: Path) -> str:
+    """What somebody meant who names a folder without documents."""
+    from parallelsearch.retrieval.store import open_manifest  # brings numpy, which reading wants for nothing else
+
+    with suppress(ParallelSearchError):
+        return f"it is an index, which is searched with {open_manifest(folder).kind}:{folder}"
+    return "a corpus in one file is named itself: FOLDER/FILE.jsonl"
 
 
 def chunk_passage(passage: Passage, chunk_words: int, chunk_overlap: int = DEFAULT_CHUNK_OVERLAP) -> Iterator[Passage]:
@@ -292,7 +304,7 @@ def _names_of(paths: Sequence[Path]) -> list[str]:
     theirs. One alone needs no name."""
     if len(paths) < 2:
         return [""] * len(paths)
-    parts = [path.resolve().parts for path in paths]
+    parts = [tuple(map(whole_name, path.resolve().parts)) for path in paths]
     lengths = [0] * len(parts)
     for length in range(1, max(map(len, parts)) + 1):
         numbers = Counter(own[-length:] for own in parts)

@@ -23,7 +23,7 @@ from parallelsearch.files import MAX_LINE_BYTES, decoded, open_bytes
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.metadata import Metadata, bounded
 from parallelsearch.retrieval.office import pdf_document, slides_document, word_document
-from parallelsearch.untrusted import whole
+from parallelsearch.untrusted import whole, whole_name
 
 MAX_TITLE_CHARS = 300
 Document = tuple[str, str]
@@ -372,7 +372,7 @@ DOCUMENTS = (*_TEXTS, *_OFFICE)
 
 def read_document(path: Path, name: str) -> Passage | None:
     """A file as one passage with the id `name`, which is also its metadata's `source`. None if it is empty."""
-    kind = path.suffix.lower()
+    kind, name = path.suffix.lower(), whole_name(name)
     beside: Metadata = {}
     page_starts: tuple[int, ...] = ()
     with open_bytes(path) as file:
@@ -398,7 +398,7 @@ def read_document(path: Path, name: str) -> Passage | None:
             _, beside, _ = _front_matter(source)
     if not text.strip():
         return None
-    title = title.strip()[:MAX_TITLE_CHARS].rstrip() or path.stem
+    title = title.strip()[:MAX_TITLE_CHARS].rstrip() or whole_name(path.stem)
     text = text.strip()
     begins = 0 if page_starts else _heading_ends(text, title)  # of a PDF the title may be how its first sentence begins
     return PagedPassage(
@@ -411,18 +411,22 @@ def read_document(path: Path, name: str) -> Passage | None:
     )
 
 
-_LINE_WITH_TEXT = re.compile(r"[^ \t\n][^\n]*+")
+_LINE_WITH_TEXT = re.compile(r"\S[^\n]*+")
 
 
 def _heading_ends(text: str, title: str) -> int:
     """Where a text goes on that begins with its title: who is shown a passage is shown that before it."""
     lines = list(itertools.islice(_LINE_WITH_TEXT.finditer(text), 4))
-    if lines and _LINE_OF_SIGNS.fullmatch(lines[0][0]):  # over the title, too
+    if lines and _is_drawn(lines[0][0]):  # over the title, too
         del lines[0]
+    if len(lines) > 1 and _is_drawn(lines[1][0]):
+        del lines[1]
     if len(lines) < 2:
         return 0
     heading = _HEADING.match(lines[0][0])
     words = _plain_words(_without_closing_signs(heading[1])) if heading else " ".join(lines[0][0].split())
-    if words != title:
-        return 0
-    return lines[2 if len(lines) > 2 and _UNDERLINE.fullmatch(lines[1][0]) else 1].start()
+    return lines[1].start() if words == title else 0
+
+
+def _is_drawn(line: str) -> bool:
+    return bool(_UNDERLINE.fullmatch(line) or _LINE_OF_SIGNS.fullmatch(line.rstrip()))

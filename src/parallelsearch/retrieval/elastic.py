@@ -135,11 +135,12 @@ class ElasticRetriever(Retriever):
         if not self._layouts:
             found = await self._asked("GET", "_field_caps?fields=*")
             try:
-                fields = {name: kinds for name, kinds in found["fields"].items() if kinds and name[0] != "_"}
+                known = found["fields"].items()
+                fields = {name: dict(kinds) for name, kinds in known if kinds and not name.startswith("_")}
                 nested = [name for name, kinds in fields.items() if "nested" in kinds]
                 has_several = len(found.get("indices", ())) > 1
                 types = {name: _type(kinds, _is_below(name, *nested)) for name, kinds in fields.items()}
-            except (AttributeError, IndexError, KeyError, TypeError):
+            except (AttributeError, KeyError, TypeError, ValueError):
                 raise UsageError(f"{self._what} did not say what fields there are; {_IS_IT}") from None
             if not types:
                 raise UsageError(f"{self._what} holds no documents, or there is none of that name")
@@ -446,9 +447,10 @@ def _items(answer: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _missing(answer: Mapping[str, Any]) -> list[str]:
-    """What the answer was made without."""
-    shards = answer.get("_shards")
-    shards = shards if isinstance(shards, dict) else {}
-    num_failed = shards.get("failed")
-    told = [f"elastic: {num_failed} of {shards.get('total')} shards failed"] if finite(num_failed) else []
+    """What the answer was made without. A cluster that is away, of several searched as one, has no shard that failed."""
+    told: list[str] = []
+    for counted, what, how in (("_shards", "shards", "failed"), ("_clusters", "clusters", "skipped")):
+        numbers = answer.get(counted)
+        if isinstance(numbers, dict) and finite(number := numbers.get(how)):
+            told.append(f"elastic: {number} of {numbers.get('total')} {what} {how}")
     return [*told, "elastic: the server's own time was over"] if answer.get("timed_out") is True else told

@@ -8,6 +8,7 @@ as `index` does; a bad line of a corpus file is an error, because a file of reco
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch import __version__
-from parallelsearch.errors import IndexDamagedError, ParallelSearchError, UsageError
+from parallelsearch.errors import DataError, IndexDamagedError, ParallelSearchError, UsageError
 from parallelsearch.files import write_whole
 from parallelsearch.places import CACHE_ENV, cache_dir, locked
 from parallelsearch.retrieval.bm25 import BM25Retriever
@@ -57,11 +58,16 @@ class LiveFiles:
     @property
     def folder(self) -> Path:
         """Where their index is kept: a place for each path and each way to read it."""
-        said = json.dumps([os.path.realpath(self.path), self.stemmer, self.title_weight, self.chunk_words])
+        said = json.dumps([self._place, self.stemmer, self.title_weight, self.chunk_words])
         return cache_dir() / "files" / hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
+    @property
+    def _place(self) -> str:
+        """Where the path leads, now: a link may lead elsewhere tomorrow, and what it led to be removed."""
+        return os.path.realpath(self.path)
+
     def stamp(self) -> str:
-        """What changes when a file does. Another version of this package may read files otherwise."""
+        """What changes when a file does, or the code that reads it."""
         return _stamp_of(self._files())
 
     def settled_stamp(self) -> list[str]:
@@ -90,12 +96,7 @@ class LiveFiles:
 
     def _ensured(self, on_progress: OnProgress | None = None) -> tuple[Path, dict[str, Any] | None]:
         """The index of the files as they are now, and what was done for it."""
-        try:
-            index = self._index()
-        except (FileNotFoundError, NotADirectoryError):
-            raise UsageError(f"there is no file or folder '{self.path}' (looked in {Path.cwd()})") from None
-        except OSError as error:
-            raise UsageError(f"cannot read '{self.path}': {error.strerror or error}") from error
+        index = self._index()
         if _is_whole(index):
             return index, None
         with self._alone():
@@ -103,7 +104,12 @@ class LiveFiles:
             return index, None if _is_whole(index) else self._build(index, on_progress)
 
     def _index(self) -> Path:
-        return self.folder / self.stamp()[:24]
+        try:
+            return self.folder / self.stamp()[:24]
+        except (FileNotFoundError, NotADirectoryError):
+            raise UsageError(f"there is no file or folder '{self.path}' (looked in {Path.cwd()})") from None
+        except OSError as error:
+            raise UsageError(f"cannot read '{self.path}': {error.strerror or error}") from error
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -112,19 +118,19 @@ class LiveFiles:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it holds the texts
             with locked(self.folder / _LOCK):
                 yield
-        except OSError as error:
-            if error.filename is not None and not Path(error.filename).is_relative_to(cache_dir()):
-                raise  # a corpus that may not be read
+        except (OSError, ParallelSearchError) as error:
+            if (refused := _refused(error)) is None:
+                raise
             build = shlex.join(["parallelsearch", "index", str(self.path), "--out", "my-index"])
             raise ParallelSearchError(
-                f"the index of '{self.path}' cannot be kept in '{self.folder}': {error.strerror or error}. Name another "
+                f"the index of '{self.path}' cannot be kept in '{self.folder}': {refused.strerror or refused}. Name another "
                 f"place in {CACHE_ENV}, or build an index where you like: {build}"
             ) from error
 
     def _build(self, index: Path, on_progress: OnProgress | None) -> dict[str, Any]:
         _log.info("the files of '%s' are new or have changed: they are indexed", self.path)
         # The path as it is, also one that is not UTF-8; first, so that what a killed build leaves goes with its files, too.
-        write_whole(self.folder / _NOTE, json.dumps({"path": str(self.path)}))
+        write_whole(self.folder / _NOTE, json.dumps({"path": self._place}))
         for beside in (index, partial_folder(index)):  # damaged, or of a build that was killed
             _remove(beside)
         report = build_index(
@@ -163,18 +169,39 @@ def _file(path: Path, name: str) -> _File:
 
 def _stamp_of(files: Sequence[_File]) -> str:
     readers = [name for name in READERS if find_spec(name) is not None]  # files of others are read once they are there
-    digest = hashlib.sha256(f"{__version__}\0{readers}\n".encode())
+    digest = hashlib.sha256(f"{_code_of_readers()}\0{readers}\n".encode())
     for name, *numbers in files:
         digest.update("\0".join([name, *map(str, numbers), "\n"]).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+@functools.cache
+def _code_of_readers(package: Path = Path(__file__).parents[1]) -> str:
+    """Of this family and what it reads files with. Between two releases a version says nothing of what has changed."""
+    modules = [*sorted((package / "retrieval").glob("*.py")), package / "files.py", package / "untrusted.py"]
+    digest = hashlib.sha256(__version__.encode())
+    for module in modules:
+        with suppress(OSError):  # of a package without its sources
+            digest.update(module.read_bytes())
     return digest.hexdigest()
 
 
 def _is_whole(index: Path) -> bool:
     try:
         open_manifest(index)
-    except ParallelSearchError:
+    except (OSError, ParallelSearchError):
         return False
     return True
+
+
+def _refused(error: Exception) -> OSError | None:
+    """What the system said where the cache took nothing: a builder tells it in words of its own. Of a file outside it is not
+    the cache's."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    if not isinstance(cause, OSError) or isinstance(error, DataError):
+        return None
+    is_here = cause.filename is None or Path(cause.filename).is_relative_to(cache_dir())
+    return cause if is_here else None
 
 
 def _remove(path: Path) -> None:
@@ -202,7 +229,7 @@ def _read_note(note: Path) -> dict[str, Any]:
 
 def live_files(path: str, **options: Any) -> LiveFiles:
     """The files that an address means."""
-    return LiveFiles(Path(os.path.expanduser(path)).absolute(), **options)
+    return LiveFiles(Path(path).absolute(), **options)
 
 
 def stamps_of(path: str, **options: Any) -> Callable[[], list[str]]:

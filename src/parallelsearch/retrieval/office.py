@@ -64,10 +64,11 @@ _OLD_ARCHIVE = b"\xd0\xcf\x11\xe0"
 _SKIPPED = frozenset(
     {
         *("pPr", "rPr", "tblPr", "tblGrid", "trPr", "tcPr", "sectPr", "sdtPr", "sdtEndPr", "bodyPr", "lstStyle"),
-        *("moveFrom", "Fallback", "fld"),
+        *("moveFrom", "Fallback", "fld", "rt"),
     }
 )
-"""Elements without text of their own: how things look, what was moved away, what is there twice, numbers of slides."""
+"""Elements without text of their own: how things look, what was moved away, what is there twice, numbers of slides, and how
+a word is read, which stands above it."""
 _HEADINGS = ("Title", "Heading 1")
 
 
@@ -92,9 +93,9 @@ def slides_document(data: bytes, name: str) -> Paged:
         num_chars = 0
         first = ""
         for slide in _bounded(list(slides.slides), name):
-            shown = "".join(_pieces(slide.element))
-            notes = slide.notes_slide.notes_text_frame if slide.has_notes_slide else None
-            texts.append(shown if notes is None else f"{shown}\n{notes.text}")
+            notes = slide.notes_slide.notes_placeholder if slide.has_notes_slide else None
+            parts = [slide.element] if notes is None else [slide.element, notes.element]
+            texts.append("\n".join("".join(_pieces(part)) for part in parts))
             num_chars += _counted(texts[-1], num_chars, name)
             if not texts[1:] and slide.shapes.title is not None:
                 first = " ".join(slide.shapes.title.text_frame.text.split())

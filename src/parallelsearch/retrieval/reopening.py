@@ -1,8 +1,8 @@
 """An index that is opened again when it was built again, for servers: they run for longer than an index stays as it is.
 
 A thread looks once a second whether there is something new, which costs nothing that a query would notice. The new index
-is opened beside the old one, which answers until then and is closed after its last call. One that cannot be opened is left
-alone until it changes again.
+is opened beside the old one, which answers until then and is closed after its last call. One that cannot be opened is tried
+again when it changes, and after a while: the reason may be elsewhere, as a full disk is.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import json
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -24,8 +25,10 @@ from parallelsearch.retrieval.hybrid import PART_FOLDERS
 from parallelsearch.retrieval.store import MANIFEST
 
 CHECK_S = 1.0
+RETRY_S, MAX_RETRY_S = 60.0, 3_600.0
+"""Until an index is tried again that could not be opened: at first, and later, when it may be for good."""
 _SHARE = 0.02
-"""Of its time, at most, that looking may take."""
+"""Of its time, at most, that looking may take, and trying again."""
 _log = logging.getLogger(__name__)
 
 _Stamps = Sequence[object]
@@ -70,23 +73,28 @@ class ReopeningRetriever(Retriever):
                 await inner.aclose()
 
     def _watch(self) -> None:
-        pause_s = CHECK_S
+        pause_s, again_s, wait_s = CHECK_S, math.inf, RETRY_S
         while not self._closed.wait(pause_s):
             start_s = time.monotonic()
             stamps = self._stamps()
             pause_s = max(CHECK_S, (time.monotonic() - start_s) / _SHARE)  # of a large folder it takes a while
-            if stamps and stamps != self._seen:  # none: a build is between its two renames
+            has_changed = stamps != self._seen
+            if stamps and (has_changed or start_s >= again_s):  # none: a build is between its two renames
                 self._seen = stamps
-                self._reopen()
+                is_open = self._reopen(is_first_try=has_changed)
+                wait_s = RETRY_S if has_changed else min(2 * wait_s, MAX_RETRY_S)
+                wait_s = max(wait_s, (time.monotonic() - start_s) / _SHARE)
+                again_s = math.inf if is_open else time.monotonic() + wait_s
 
-    def _reopen(self) -> None:
+    def _reopen(self, is_first_try: bool) -> bool:
         try:
             fresh = self._open_index()
         except Exception as error:  # whatever is wrong with it, the old one still answers
-            _log.warning(
-                "'%s' has changed and cannot be opened; the index before it answers on: %s", self._folder, error
+            level = logging.WARNING if is_first_try else logging.DEBUG
+            _log.log(
+                level, "'%s' has changed and cannot be opened; the index before it answers on: %s", self._folder, error
             )
-            return
+            return False
         with self._lock:
             old, self._inner = self._inner, fresh
             is_unused = not self._num_calls[old]
@@ -96,6 +104,7 @@ class ReopeningRetriever(Retriever):
             asyncio.run(old.aclose())
         if self._closed.is_set():
             asyncio.run(fresh.aclose())
+        return True
 
     def _stamps_of_manifests(self) -> _Stamps:
         """What is new of each manifest and its files when an index is; of a hybrid one there are two. Of the files, too: one

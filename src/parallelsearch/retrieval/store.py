@@ -80,11 +80,14 @@ def open_manifest(folder: PathLike, kind: str | None = None, *, verify: bool = F
     Anything else raises `IndexDamagedError`, which says what was found and what to type.
     """
     folder = Path(folder)
-    build = index_command(str(folder), kind)
+    build, as_it_is = index_command(str(folder), kind), f"--search {shlex.quote(f'files:{folder}')}"
     if not folder.is_dir():
         if folder.is_file():
             build = index_command("DIR", kind, str(folder))
-            raise IndexDamagedError(f"'{folder}' is a file, not an index. If it is a corpus, build one with: {build}")
+            raise IndexDamagedError(
+                f"'{folder}' is a file, not an index. If it is a corpus, search it as it is, {as_it_is}, or build an index "
+                f"with: {build}"
+            )
         what = "is no folder" if folder.exists() else "does not exist"
         left = _leftovers(folder)
         raise IndexDamagedError(f"the index '{folder}' {what}{left}. Build it with: {build}")
@@ -98,8 +101,8 @@ def open_manifest(folder: PathLike, kind: str | None = None, *, verify: bool = F
             ) from None
         held = sorted(entry.name for entry in folder.iterdir())[:5]
         raise IndexDamagedError(
-            f"'{folder}' has no {MANIFEST}, so it is not an index (found: {', '.join(held) or 'nothing'}). "
-            f"Build one elsewhere with: {index_command('DIR', kind)}"
+            f"'{folder}' has no {MANIFEST}, so it is not an index (found: {', '.join(held) or 'nothing'}). Documents in it "
+            f"are searched as they are, {as_it_is}; an index is built elsewhere with: {index_command('DIR', kind)}"
         ) from None
     except (OSError, ValueError) as error:
         raise IndexDamagedError(f"{folder / MANIFEST} cannot be read ({error}). {again}") from error
