@@ -12,7 +12,7 @@ VENV_VERL ?= .venv-verl
 unexport PYTHONDONTWRITEBYTECODE
 
 
-.PHONY: demo demo-light test test-small test-again test-verl test-verl-again test-transformers fuzz lint types check audit soak bench dist clean help
+.PHONY: demo demo-light test test-small test-again test-verifiers test-verifiers-again test-verl test-verl-again test-transformers fuzz lint types check audit soak bench dist clean help
 
 help:
 	@echo "make demo    ask three questions over the embedded corpus, of a trained 135M model on the CPU (llama.cpp, no torch)"
@@ -20,6 +20,7 @@ help:
 	@echo "make test    everything the tests need, then all tests"
 	@echo "make test-small   the tests of the benchmark files on small ones of our own, whatever PARALLELSEARCH_DATA says"
 	@echo "make test-again   the tests that failed, one after the other (for verl: make test-verl-again)"
+	@echo "make test-verifiers   the environment for verifiers, with verifiers beside the environment of the other tests"
 	@echo "make test-verl   the cluster plug-in against verl and Ray, in an environment of their own"
 	@echo "make fuzz    the properties of the tests on two thousand new inputs each"
 	@echo "make test-transformers   loading and converting models with the oldest transformers the package names and the newest it was tried with"
@@ -75,6 +76,19 @@ test-small: $(VENV)/.dev
 AGAIN := --last-failed --last-failed-no-failures none -n 0
 test-again: $(VENV)/.dev
 	$(BIN)/python -m pytest $(AGAIN)
+
+# verifiers wants an older openai and an older mcp. It and what only it needs stand beside the environment, not in it: PYTHONPATH
+# comes first, and is a whole path because some of these tests start processes elsewhere.
+$(VENV)/verifiers/.ready: constraints-verifiers.txt $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(VENV)/verifiers \
+		-r constraints-verifiers.txt
+	@touch $@
+
+test-verifiers: $(VENV)/verifiers/.ready
+	PYTHONPATH=$(abspath $(VENV))/verifiers $(BIN)/python -m pytest tests/verifiers -n $(WORKERS)
+
+test-verifiers-again: $(VENV)/verifiers/.ready
+	PYTHONPATH=$(abspath $(VENV))/verifiers $(BIN)/python -m pytest tests/verifiers $(AGAIN)
 
 # verl needs another transformers than the newest, so it has its own environment.
 $(VENV_VERL)/.ready: pyproject.toml constraints-verl.txt

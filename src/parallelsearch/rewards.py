@@ -50,6 +50,8 @@ class Reward:
 COMPONENTS: tuple[str, ...] = tuple(field.name for field in fields(Reward))
 PARTS: tuple[str, ...] = (*COMPONENTS, "total")
 """What a record, a log and a table have of a reward, in this order: a new component is a field of `Reward`."""
+BEHAVIOUR = ("is_split", "num_llm_calls", "num_searches", "num_subqueries", "num_failed_queries")
+"""What a trainer of others (verl, verifiers) logs of a trajectory beside its reward: what it did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,7 @@ GUESTS = {
     "sentence_transformers": {"retrieval/encoder.py", "retrieval/rerank.py"},
     "trl": {"training/grpo.py", "training/sft.py", "training/vllm_link.py"},
     "uvicorn": {"server/connections.py", "server/running.py"},
+    "verifiers": {"integrations/verifiers.py"},
     "verl": {
         "training/verl/agent_loop.py",
         "training/verl/critic.py",

@@ -37,6 +37,7 @@ HEAVY = {
     "pyarrow",
     "jax",
     "ray",
+    "verifiers",
     "verl",
     "vllm",
 }

@@ -28,8 +28,6 @@ from parallelsearch.training.verl.rows import targets_of
 from parallelsearch.trajectory import Trajectory, trajectory_from_dict
 
 _REWARD = RewardSettings()
-_LOGGED = ("is_split", "num_llm_calls", "num_searches", "num_subqueries", "num_failed_queries")
-"""What a trajectory did, beside its reward."""
 _lock = threading.Lock()
 _num_logged: dict[str, int] = defaultdict(int)
 
@@ -87,7 +85,7 @@ def compute_score(
         "score": reward.total,
         "acc": float(trajectory.is_right),
         **{name: getattr(reward, name) for name in rewards.COMPONENTS},
-        **{name: float(getattr(trajectory, name)) for name in _LOGGED},
+        **{name: float(getattr(trajectory, name)) for name in rewards.BEHAVIOUR},
     }
     if log_folder:
         _log(Path(log_folder), trajectory, scores, str(info.get("split", "")), log_trajectories_every)
