@@ -39,6 +39,7 @@ LEVELS: list[dict[str, str]] = [
     {"rollouts": "many at once", "retrieving": "split, passages"},
     {"events": "read along", "telemetry": "spans", "rewards": "record to numbers", "data": "questions, demo"},
     {"addresses": "names to objects", "grounding": "what it rests on"},
+    {"conversing": "follow-ups, talks"},
     {"agent": "Python's front door"},
     {"evaluation": "run, measure, compare", "integrations": "other frameworks"},
     {"server": "HTTP, MCP, page"},
