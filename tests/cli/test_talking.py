@@ -73,7 +73,8 @@ def test_a_follow_up_is_understood_and_ctrl_d_leaves(talk):
     terminal.type("/new\n")
     assert "forgotten" in terminal.until(PROMPT)
     terminal.type("And Camille Pissarro?\n")
-    assert "understood as" not in (told := terminal.until(PROMPT))
+    told = terminal.until(PROMPT)
+    assert "understood as" not in told
     assert "the script has no turns for the question" in told
     terminal.type(CTRL_D)
     assert terminal.end() == 0
@@ -103,7 +104,8 @@ def test_ctrl_c_stops_the_question_and_not_the_conversation(talk):
     terminal.until(PROMPT)
     assert "slow" not in terminal.silence(0.5)  # a rollout that was stopped tells nothing more
     terminal.type(f"{MONET}\n")
-    assert "answer: 14 November 1840" in (told := terminal.until(PROMPT))
+    told = terminal.until(PROMPT)
+    assert "answer: 14 November 1840" in told
     (cost,) = re.findall(r"^cost ([\d.]+)$", told, re.M)
     assert float(cost) > 0
     terminal.type("\n")
@@ -213,7 +215,8 @@ def test_commands_and_small_talk_ask_nothing(talk):
         ("thanks!", "welcome"),
     ):
         terminal.type(f"{typed}\n")
-        assert told in (said := terminal.until(PROMPT))
+        said = terminal.until(PROMPT)
+        assert told in said
         assert "turn 1" not in said
 
 
