@@ -275,3 +275,24 @@ def test_a_question_on_the_command_line_reads_no_terminal(talk):
     assert terminal.end() == 0
     assert "> " not in terminal.output.splitlines()
     assert "answer: 14 November 1840" in terminal.output
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_the_trained_model_is_loaded_once_and_answers_after_ctrl_c(talk):
+    pytest.importorskip("xllamacpp", reason="pip install -e '.[llama]'")
+    terminal = talk("--policy", "gguf:smollm2-135m+parallel", "--max-turns", "2")
+    terminal.until(PROMPT)
+    terminal.type("Who painted Impression, Sunrise?\n")
+    assert "answer: Claude Monet\n" in terminal.until(PROMPT, timeout_s=300)
+    terminal.type("Where was he born?\n")
+    terminal.until("tokens", timeout_s=300)  # llama.cpp is writing
+    terminal.type(CTRL_C)
+    terminal.until("stopped", timeout_s=10)
+    terminal.until(PROMPT)
+    terminal.type("Where was he born?\n")
+    told = terminal.until(PROMPT, timeout_s=300)
+    assert "understood as: Where was Claude Monet born?\n" in told
+    assert "answer: Paris\n" in told
+    terminal.type(CTRL_D)
+    assert terminal.end() == 0
