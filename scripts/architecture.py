@@ -31,6 +31,7 @@ LEVELS: list[dict[str, str]] = [
     {"files": "read, replace", "places": "caches, locks", "options": "in an address", "named": "module:name"},
     {"http": "one client", "config": "TOML to settings", "answers": "exact match, F1", "grammar": "tags of a turn"},
     {"retrieval": "search backends", "limits": "where it ends"},
+    {"markup": "a record as HTML"},
     {"trajectory": "the one record"},
     {"observation": "hits to text", "coverage": "parts asked for", "gold": "evidence at hand"},
     {"dialect": "how a model talks", "reading": "another model answers"},

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from parallelsearch.answers import normalise, says_not_found
 from parallelsearch.data.alternatives import EDGE, compared, listed, names_in, offered, words_of
@@ -27,6 +26,7 @@ from parallelsearch.grammar import one_line
 from parallelsearch.retrieval.metadata import place_of
 from parallelsearch.retrieval.terms import STOP_WORDS, fold, spaced
 from parallelsearch.trajectory import Abstention, Trajectory
+from parallelsearch.untrusted import web_url
 
 _AROUND = EDGE + "*_"
 _NUMBERS = re.compile(r"(?<!\s)\s*+\[(\d{1,4}(?:\s*+,\s*+\d{1,4})*)\]")
@@ -110,17 +110,6 @@ class Cited:
     text: str
     citations: list[Citation] = field(default_factory=list)
     invalid_numbers: list[int] = field(default_factory=list)
-
-
-def web_url(url: str | None) -> str | None:
-    """The address if it is one of the web; anything else (javascript:, data:, file:) is dropped."""
-    if url is None:
-        return None
-    try:
-        parts = urlsplit(url.strip())
-    except ValueError:
-        return None
-    return url.strip() if parts.scheme.lower() in ("http", "https") and parts.netloc else None
 
 
 def sources_of(trajectory: Trajectory) -> list[Source]:
