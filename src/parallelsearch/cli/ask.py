@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 QuestionsArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[QUESTION]",
+        metavar="QUESTION",
         help="What you want to know, best in quotes. Left out: a conversation at a terminal, else a question a line from "
         "standard input.",
         show_default=False,
@@ -83,8 +83,8 @@ def ask(
     """Ask a question and watch it split, searched and answered.
 
     Without a question it is a conversation: type one after the other, also some that lean on those before ("And Camille
-    Pissarro?"). Without a terminal each line of standard input is a question, as in: parallelsearch ask --json <
-    questions.txt; the answers come in the same order.
+    Pissarro?"). Without a terminal each line of standard input is a question (ask --json < FILE), and the answers come in
+    the same order.
 
     Exit status: 0 with an answer, 3 without one, 1 where the model or every search failed; of several lines the worst (1,
     then 3). A conversation ends with 0.

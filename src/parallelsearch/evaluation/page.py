@@ -1,6 +1,6 @@
 """The HTML page of a report: one file, no script, no network, everything escaped.
 
-The only thing it points at is the viewer's page, where one lies beside it.
+All it points at is the viewer's page, where one lies beside it, and in its examples the web pages that were found.
 """
 
 from __future__ import annotations
