@@ -18,7 +18,6 @@ from parallelsearch.grounding import (
     sentence_of,
     sources_of,
     take_back,
-    web_url,
 )
 from parallelsearch.observation import ObservationWriter
 from parallelsearch.policy.scripted import ScriptedPolicy
@@ -86,24 +85,6 @@ def test_brackets_mean_something_else_where_nothing_was_searched():
         "q", [Segment("model", "<think> x </think><answer> a[0] </answer>")], answer="a[0]", stop="answer"
     )
     assert cited(trajectory).text == "a[0]"
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "javascript:alert(1)",
-        " JavaScript:alert(1)",
-        "data:text/html,x",
-        "file:///etc/passwd",
-        "//x",
-        "x",
-        "",
-        "http://[",
-    ],
-)
-def test_only_addresses_of_the_web_are_handed_on(url):
-    assert web_url(url) is None
-    assert web_url("https://example.org/a?b#c") == "https://example.org/a?b#c"
 
 
 # ---- abstaining ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from growing import growth
 from parallelsearch import grammar
-from parallelsearch.untrusted import Disarmer, finite, printable, whole, whole_start, whole_value
+from parallelsearch.untrusted import Disarmer, finite, printable, web_url, whole, whole_start, whole_value
 
 # As the chat templates of the usual families spell them.
 TEMPLATE_TOKENS = [
@@ -301,3 +301,21 @@ def test_a_number_is_a_float():
 def test_a_disarmer_knows_its_own_words():
     clean = Disarmer(["own"])
     assert clean("<own> <search>") == "‹own› <search>"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "javascript:alert(1)",
+        " JavaScript:alert(1)",
+        "data:text/html,x",
+        "file:///etc/passwd",
+        "//x",
+        "x",
+        "",
+        "http://[",
+    ],
+)
+def test_only_addresses_of_the_web_are_handed_on(url):
+    assert web_url(url) is None
+    assert web_url("https://example.org/a?b#c") == "https://example.org/a?b#c"

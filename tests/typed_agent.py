@@ -20,6 +20,8 @@ def find(queries: list[str], k: int) -> list[list[str]]:
 async def accepted() -> Trajectory:
     async with Agent("demo", Own(), limits=Limits(max_turns=2)) as agent:
         await agent.ask_many_async(["Who?"], session=lambda number: f"{number}")
+        with agent.conversation(system="In short.") as talk:
+            await talk.ask_async("Who?", k=3)
         return await agent.ask_async("Who?", limits=Limits(), k=3, context="before")
 
 
@@ -31,3 +33,4 @@ def refused(agent: Agent) -> None:
     agent.ask("Who?", k="three")  # type: ignore[arg-type]
     agent.ask_many(["Who?"], contxt="")  # type: ignore[call-arg]
     agent.stream("Who?", dialekt="parallel")  # type: ignore[call-arg]
+    agent.conversation().ask("Who?", limit=Limits())  # type: ignore[call-arg]

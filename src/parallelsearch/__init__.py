@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from parallelsearch.answers import f1 as f1
     from parallelsearch.answers import normalise as normalise
     from parallelsearch.answers import substring_match as substring_match
+    from parallelsearch.conversing.conversation import Conversation as Conversation
     from parallelsearch.data import load_questions as load_questions
     from parallelsearch.data import read_questions as read_questions
     from parallelsearch.dialect import Dialect as Dialect
@@ -65,6 +66,7 @@ export(
         "addresses": ("open_policy", "open_search"),
         "agent": ("Agent",),
         "answers": ("exact_match", "f1", "normalise", "substring_match"),
+        "conversing.conversation": ("Conversation",),
         "data": ("load_questions", "read_questions"),
         "dialect": ("Dialect",),
         "dialects": ("open_dialect",),

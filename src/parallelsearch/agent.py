@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any, Never, TypedDict, TypeVar, Unpack
 
 from parallelsearch.addresses import DEFAULT_POLICY, open_policy, open_twin, search_of
+from parallelsearch.conversing.conversation import Conversation
 from parallelsearch.dialect import Dialect
 from parallelsearch.errors import UsageError, closed, refuse_unknown
 from parallelsearch.events import EventStream
@@ -354,6 +355,11 @@ class Agent:
         """Answer many questions at once; the order is kept. `on_done(number, trajectory)` is told of each as it ends, in the
         agent's thread: for a progress bar, and to keep what is done when the rest is interrupted."""
         return self._loop.run(self.ask_many_async(questions, max_concurrent, **options))
+
+    def conversation(self, system: str = "") -> Conversation:
+        """Questions that may lean on each other: `with agent.conversation() as talk: talk.ask(...)`. `system` is what the
+        model is told ahead of each."""
+        return Conversation(self, system=system)
 
     async def split_async(self, question: str, **options: Unpack[SplitOptions]) -> Split:
         """The sub-queries of a question, in the running event loop: only the policy's first turn is written."""

@@ -114,30 +114,36 @@ def kind_of_name(path: PathLike) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str | DataError]]:
-    """`(line number, text)`, or what is wrong with the line. A line over the limit is passed over, never held."""
+    """The lines of a file, as `lines_of` gives them."""
     with open_bytes(path) as file:
-        number = 0
-        while True:
-            try:
-                line = file.readline(MAX_LINE_BYTES)
-                size = len(line)
-                if size == MAX_LINE_BYTES and not line.endswith(b"\n"):
-                    line = line[:1]
-                    while (rest := file.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
-                        size += len(rest)
+        yield from lines_of(file, path)
+
+
+def lines_of(file: BinaryIO, path: Path) -> Iterator[tuple[int, str | DataError]]:
+    """`(line number, text)`, or what is wrong with the line, each as soon as it is there. A line over the limit is passed
+    over, never held. `path` is the name of it for messages."""
+    number = 0
+    while True:
+        try:
+            line = file.readline(MAX_LINE_BYTES)
+            size = len(line)
+            if size == MAX_LINE_BYTES and not line.endswith(b"\n"):
+                line = line[:1]
+                while (rest := file.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
                     size += len(rest)
-            except Exception as error:  # a damaged archive fails in whatever way its format does
-                raise DataError(str(path), number + 1, f"the file is damaged from here on ({error})") from error
-            if not line:
-                return
-            number += 1
-            if size > len(line):
-                limit = f"the limit is {MAX_LINE_BYTES >> 20} MiB"
-                yield number, DataError(str(path), number, f"the line has {size >> 20} MiB; {limit}")
-                continue
-            if number == 1 and line.startswith(b"\xef\xbb\xbf"):
-                line = line[3:]
-            yield number, decoded(line, path, number)
+                size += len(rest)
+        except Exception as error:  # a damaged archive fails in whatever way its format does
+            raise DataError(str(path), number + 1, f"the file is damaged from here on ({error})") from error
+        if not line:
+            return
+        number += 1
+        if size > len(line):
+            limit = f"the limit is {MAX_LINE_BYTES >> 20} MiB"
+            yield number, DataError(str(path), number, f"the line has {size >> 20} MiB; {limit}")
+            continue
+        if number == 1 and line.startswith(b"\xef\xbb\xbf"):
+            line = line[3:]
+        yield number, decoded(line, path, number)
 
 
 def decoded(data: bytes, path: Path, line: int | None) -> str | DataError:

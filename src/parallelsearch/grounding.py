@@ -19,7 +19,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, get_args
-from urllib.parse import urlsplit
 
 from parallelsearch.answers import normalise, says_not_found
 from parallelsearch.claims import Note, misread_notes
@@ -29,6 +28,7 @@ from parallelsearch.grammar import PromptMode, one_line
 from parallelsearch.retrieval.metadata import place_of
 from parallelsearch.retrieval.terms import STOP_WORDS, fold, spaced
 from parallelsearch.trajectory import Abstention, Trajectory
+from parallelsearch.untrusted import web_url
 
 _AROUND = EDGE + "*_"
 _OWN_DIALECTS = frozenset(get_args(PromptMode))
@@ -120,17 +120,6 @@ class Cited:
     text: str
     citations: list[Citation] = field(default_factory=list)
     invalid_numbers: list[int] = field(default_factory=list)
-
-
-def web_url(url: str | None) -> str | None:
-    """The address if it is one of the web; anything else (javascript:, data:, file:) is dropped."""
-    if url is None:
-        return None
-    try:
-        parts = urlsplit(url.strip())
-    except ValueError:
-        return None
-    return url.strip() if parts.scheme.lower() in ("http", "https") and parts.netloc else None
 
 
 def sources_of(trajectory: Trajectory) -> list[Source]:

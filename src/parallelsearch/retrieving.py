@@ -25,6 +25,7 @@ from parallelsearch import grammar
 from parallelsearch.dialect import Dialect
 from parallelsearch.errors import SearchError, UsageError, check_whole
 from parallelsearch.limits import Limits
+from parallelsearch.markup import retrieval_html
 from parallelsearch.policy.base import Policy, check_policy
 from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever, is_fresh
 from parallelsearch.rollout import rollout
@@ -94,13 +95,17 @@ class Retrieval:
     elapsed_s: float = 0.0
 
     def __repr__(self) -> str:
-        """Short, since a notebook shows it; `to_dict()` has the passages."""
+        """Short, since lists of them are shown; `to_dict()` has the passages."""
         titles = ", ".join(repr(passage.title) for passage in self.passages[:3]) + (
             ", ..." if self.passages[3:] else ""
         )
         return (
             f"<Retrieval {self.question!r}, {len(self.queries)} sub-queries, {len(self.passages)} passages: {titles}>"
         )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it as the last line of a cell."""
+        return retrieval_html(self)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -18,6 +18,7 @@ from parallelsearch.answers import each, exact_match
 from parallelsearch.errors import DataError, UsageError
 from parallelsearch.files import read_jsonl, to_json, write_lines
 from parallelsearch.limits import Prices, goes_in_circles
+from parallelsearch.markup import trajectory_html
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.untrusted import whole
 
@@ -293,11 +294,15 @@ class Trajectory:
     schema_version: int = SCHEMA_VERSION
 
     def __repr__(self) -> str:
-        """Short, since a notebook shows it; `to_dict()` has all of it."""
+        """Short, since lists of them are shown; `to_dict()` has all of it."""
         counts = f"{self.num_llm_calls} LLM calls, {self.num_subqueries} sub-queries"
         said = f"answer={self.answer!r}" if self.abstained is None else f"abstained={self.abstained.reason!r}"
         failed = "" if self.error is None else f", error={self.error!r}"
         return f"<Trajectory {self.question!r}, {said}, stop={self.stop!r}{failed}, {counts}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it as the last line of a cell."""
+        return trajectory_html(self)
 
     @classmethod
     def of(cls, question: Question) -> Trajectory:

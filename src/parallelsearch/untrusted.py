@@ -1,8 +1,9 @@
 """Text from outside: what every passage, question, answer and error message goes through before anybody reads it.
 
-Three readers, three dangers. A file wants text that is UTF-8 (`whole`). A terminal must not be sent commands (`printable`).
-A model must not be shown tags and control tokens as if we had written them (`Disarmer`). Everything here takes time in
-proportion to the text, whatever the text is, so that nobody can stop the event loop with one; the contract tests measure it.
+Four readers, four dangers. A file wants text that is UTF-8 (`whole`). A page must link to the web alone (`web_url`). A
+terminal must not be sent commands (`printable`). A model must not be shown tags and control tokens as if we had written them
+(`Disarmer`). Everything here takes time in proportion to the text, whatever the text is, so that nobody can stop the event
+loop with one; the contract tests measure it.
 What is not done here: cutting a text to what its reader wants, which is cheaper before than after.
 """
 
@@ -15,6 +16,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urlsplit
 
 # ---- files: UTF-8 ----------------------------------------------------------------------------------------------------
 
@@ -65,6 +67,20 @@ def finite(value: object) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+# ---- pages: no links but to the web ----------------------------------------------------------------------------------
+
+
+def web_url(url: str | None) -> str | None:
+    """The address if it is one of the web; anything else (javascript:, data:, file:) is dropped."""
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url.strip())
+    except ValueError:
+        return None
+    return url.strip() if parts.scheme.lower() in ("http", "https") and parts.netloc else None
 
 
 # ---- terminals: no commands ------------------------------------------------------------------------------------------

@@ -89,10 +89,10 @@ def show(browser: Any) -> Iterator[Open]:
 
 def test_each_example_opens_in_the_viewer(show: Open, folder: Path) -> None:
     page = show(folder / "at once" / "report.html")
-    links = page.locator(".example a")
+    links = page.locator(".example > a")
     assert links.count() == 10
     for number in (0, 4, 9):
-        question = page.locator(".example summary").nth(number).inner_text().rpartition(" (")[0]
+        question = page.locator(".example > details > summary").nth(number).inner_text().rpartition(" (")[0]
         links.nth(number).click()
         page.locator(".trajectory", has_text=question).wait_for()
         page.go_back()

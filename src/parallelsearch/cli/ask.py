@@ -1,9 +1,13 @@
-"""`ask`: one question to an agent, told live at a terminal and shown when it is done."""
+"""`ask`: a question to an agent, told live at a terminal and shown when it is done; without one a conversation, or the lines
+of standard input."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated
+import itertools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,7 +27,6 @@ from parallelsearch.cli.options import (
     MaxTurnsOption,
     PolicyOption,
     PricesOption,
-    QuestionArgument,
     RecordOption,
     SearchOption,
     SeedOption,
@@ -33,17 +36,29 @@ from parallelsearch.cli.options import (
     console,
     given,
     prices_of,
-    say,
     searched,
 )
-from parallelsearch.errors import ParallelSearchError
+from parallelsearch.errors import ParallelSearchError, UsageError
 
-NO_ANSWER = 3
-"""The exit status of a question that has no answer, also where an answer was taken back."""
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from parallelsearch.agent import Agent
+    from parallelsearch.cli.answers import Answers
+
+QuestionsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="QUESTION",
+        help="What you want to know, best in quotes. Left out: a conversation at a terminal, else a question a line from "
+        "standard input.",
+        show_default=False,
+    ),
+]
 
 
 def ask(
-    question: QuestionArgument,
+    question: QuestionsArgument = None,
     policy: PolicyOption = AUTO,
     search: SearchOption = None,
     k: KOption = 3,
@@ -67,19 +82,22 @@ def ask(
 ) -> None:
     """Ask a question and watch it split, searched and answered.
 
-    Exit status: 0 with an answer, 3 without one, 1 where the model or every search failed.
+    Without a question it is a conversation: type one after the other, also some that lean on those before ("And Camille
+    Pissarro?"). Without a terminal each line of standard input is a question (ask --json < FILE), and the answers come in
+    the same order.
+
+    Exit status: 0 with an answer, 3 without one, 1 where the model or every search failed; of several lines the worst (1,
+    then 3). A conversation ends with 0.
 
     Example: parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?"
     """
-    from parallelsearch.addresses import open_search
-    from parallelsearch.agent import Agent
-    from parallelsearch.cli.terminal import LiveNarrator, trajectory_view
-    from parallelsearch.files import to_json
-    from parallelsearch.grounding import cite, sources_of
+    from parallelsearch.dialects import open_dialect
     from parallelsearch.limits import Limits
     from parallelsearch.policy.base import Sampling
 
-    words = asked(question, "ask")
+    words = None if question is None else asked(question, "ask")
+    talks = words is None and sys.stdin is not None and sys.stdin.isatty()
+    lines = _lines() if words is None and not talks else None
     limits = Limits(
         prices=prices_of(prices),
         **given(
@@ -92,41 +110,68 @@ def ask(
             max_cost=max_cost,
         ),
     )
+    open_dialect(dialect)  # what is wrong with it is said once, before anything is loaded
+    kept = {"k": k, "record": record, "cache": cache, "cache_days": cache_days}
+    settings: dict[str, Any] = {
+        "limits": limits,
+        "sampling": Sampling(temperature=temperature, seed=seed),
+        "dialect": dialect,
+        "abstain": not force_answer,
+        "answer_with": answer_with,
+    }
+    with _opened(policy, search, kept, settings) as agent:
+        from parallelsearch.cli.answers import Answers
+        from parallelsearch.cli.piped import answer_lines
+        from parallelsearch.cli.talking import talk
+
+        answers, live = Answers.of(limits.prices, as_json), console(stderr=True)
+        if words is not None:
+            _answer(words, agent, answers, live)
+        elif lines is None:
+            talk(agent, answers, live)
+            return
+        else:
+            answer_lines(agent, lines, answers)
+    if answers.status:
+        raise typer.Exit(answers.status)
+
+
+@contextmanager
+def _opened(policy: str, search: str | None, kept: dict[str, Any], settings: dict[str, Any]) -> Iterator[Agent]:
+    """The agent, and the search under it, which is open as long."""
+    from parallelsearch.addresses import open_search
+    from parallelsearch.agent import Agent
+
     address = chosen(policy)
-    found = open_search(searched(search, address), k=k, record=record, cache=cache, cache_days=cache_days)
-    sampling = Sampling(temperature=temperature, seed=seed)
-    agent = Agent(
-        address,
-        found,
-        limits=limits,
-        sampling=sampling,
-        dialect=dialect,
-        abstain=not force_answer,
-        answer_with=answer_with,
-    )
-    screen, live = console(), console(stderr=True)
-    with agent, LiveNarrator(live) as narrator:
+    found = open_search(searched(search, address), **kept)
+    agent = Agent(address, found, **settings)
+    with agent:
         try:
-            trajectory = agent.ask(words, on_event=narrator if live.is_terminal and not as_json else None)
+            yield agent
         finally:
             agent.submit(found.aclose()).result(timeout=30)
-    cost = None if limits.prices is None else trajectory.cost(limits.prices)
-    if as_json:
-        sources = sources_of(trajectory)
-        cited = cite(trajectory, sources)
-        shown = {
-            **trajectory.to_dict(),
-            "sources": [asdict(source) for source in sources],
-            "citations": [asdict(citation) for citation in cited.citations],
-            "invalid_citations": cited.invalid_numbers,
-        }
-        say(to_json(shown if cost is None else {**shown, "cost": cost}))
-    else:
-        screen.print(trajectory_view(trajectory, screen.width, tells_error=False))  # the error comes below
-        if cost is not None:
-            screen.print(f"cost {cost:.6g}")
-    if trajectory.stop == "error":
-        raise ParallelSearchError(trajectory.error or "the policy failed")
-    if trajectory.answer is None:
-        failed = trajectory.abstained is not None and trajectory.abstained.reason == "search_failed"
-        raise typer.Exit(1 if failed else NO_ANSWER)
+
+
+def _lines() -> Iterator[Any]:
+    """The questions of standard input. The first is waited for here: without one nothing needs to be opened."""
+    from parallelsearch.cli.piped import questions_of
+
+    lines = questions_of()
+    first = next(lines, None)
+    if first is None:
+        raise UsageError(
+            "there is no question, and nothing on standard input; type one, for example: parallelsearch ask "
+            '"Who wrote Emma?"'
+        )
+    return itertools.chain([first], lines)
+
+
+def _answer(question: str, agent: Agent, answers: Answers, live: Console) -> None:
+    """One question, as it was typed. Its error is the command's."""
+    from parallelsearch.cli.terminal import LiveNarrator
+
+    with LiveNarrator(live) as narrator:
+        done = agent.ask(question, on_event=narrator if live.is_terminal and not answers.as_json else None)
+    answers.show(done, tells_error=False)
+    if done.stop == "error":
+        raise ParallelSearchError(done.error or "the policy failed")

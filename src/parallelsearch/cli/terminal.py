@@ -6,6 +6,7 @@ characters first.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
@@ -261,6 +262,7 @@ class LiveNarrator:
         self.console = console
         self._status = Status("", console=console, spinner="dots", spinner_style="dim")
         self._written, self._num_pieces = "", 0
+        self._lock, self._is_over = threading.Lock(), False
 
     def __enter__(self) -> LiveNarrator:
         return self
@@ -268,9 +270,16 @@ class LiveNarrator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._status.stop()
+        with self._lock:  # a rollout that was stopped may still tell something, in its own thread
+            self._is_over = True
+            self._status.stop()
 
     def __call__(self, event: Event) -> None:
+        with self._lock:
+            if not self._is_over:
+                self._tell(event)
+
+    def _tell(self, event: Event) -> None:
         if event.kind == "text":
             self._written = (self._written + event.text)[-_LIVE_CHARS:]
             self._num_pieces += 1

@@ -1,6 +1,6 @@
 """The HTML page of a report: one file, no script, no network, everything escaped.
 
-The only thing it points at is the viewer's page, where one lies beside it.
+All it points at is the viewer's page, where one lies beside it, and in its examples the web pages that were found.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from parallelsearch.evaluation.plots import Figure, svg
+from parallelsearch.markup import STYLE as MARKUP
+from parallelsearch.markup import steps_html
 from parallelsearch.trajectory import Trajectory
-
-_MAX_TEXT = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,6 @@ summary { cursor: pointer; } .reason { color: var(--soft); }
 .example { display: flex; gap: 1rem; align-items: baseline; background: var(--card); border: 1px solid var(--line);
   border-radius: 8px; padding: .55rem .9rem; margin: .5rem 0; }
 .example details { flex: 1; min-width: 0; } .example a { white-space: nowrap; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 12.5px; margin: .4rem 0; padding-left: .7rem;
-  border-left: 3px solid var(--line); } pre.model { border-color: #2563a8; } pre.search { border-color: #2e8b57; }
-pre.notice { border-color: #d9622b; }
 """
 
 
@@ -117,7 +114,7 @@ def page(
         parts += [_example(example, viewer) for example in examples]
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>\n<body><main>{''.join(parts)}</main></body></html>\n"
+        f"<title>{html.escape(title)}</title><style>{_STYLE}{MARKUP}</style></head>\n<body><main>{''.join(parts)}</main></body></html>\n"
     )
 
 
@@ -169,11 +166,6 @@ def viewer_address(viewer: str, id: str) -> str:
 
 def _example(example: Example, viewer: str | None) -> str:
     trajectory = example.trajectory
-    said = "".join(
-        f'<pre class="{segment.author}">{html.escape(_cut(segment.text.strip()))}</pre>'
-        for segment in trajectory.segments
-        if segment.author != "prompt" and segment.text.strip()
-    )
     golden = ", ".join(trajectory.golden_answers[:3]) or "unknown"
     verdict = f"answer: {trajectory.answer or 'none'}; golden: {golden}; {trajectory.num_llm_calls} calls"
     if trajectory.error:
@@ -186,10 +178,6 @@ def _example(example: Example, viewer: str | None) -> str:
     return (
         f'<div class="example"><details id="{html.escape(trajectory.id)}"><summary>{html.escape(trajectory.question)} '
         f'<span class="reason">({html.escape(example.reason)})</span></summary>'
-        f"<p>{html.escape(verdict)}</p>{said}"
+        f"<p>{html.escape(verdict)}</p>{steps_html(trajectory)}"
         f'<p class="reason">id {html.escape(trajectory.id)} in trajectories.jsonl</p></details>{link}</div>'
     )
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + " …"

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from parallelsearch.agent import Agent
+from parallelsearch.conversing.conversation import Conversation, said_at_once
+from parallelsearch.conversing.follow_ups import Pair
 from parallelsearch.dialect import Dialect
 from parallelsearch.dialects import DIALECTS, open_dialect
 from parallelsearch.errors import ParallelSearchError, UsageError
@@ -24,8 +26,8 @@ from parallelsearch.limits import MIN_TURN_TOKENS, Limits, Prices
 from parallelsearch.policy.base import Policy, Sampling
 from parallelsearch.rollout import BROKE, OnEvent
 from parallelsearch.search import Search
-from parallelsearch.server.asking import AskOptions, ChatLimits, framed
-from parallelsearch.server.conversing import Pair, unsearched
+from parallelsearch.server.asking import AskOptions, ChatLimits
+from parallelsearch.server.chores import unsearched
 from parallelsearch.server.limits import PendingQueries, RefusalError, ServerSettings
 from parallelsearch.server.live_events import shortened
 from parallelsearch.telemetry import is_traced, traced
@@ -188,37 +190,36 @@ class Answering:
         said = unsearched(question, earlier, system)
         limits = limits or self.limits_for(options)
         if said is not None:
-            return reply_of(Trajectory(question, answer=said, stop="answer", elapsed_s=0.0), limits.prices)
-        question, context = framed(question, earlier, system, self.settings.chat, self.policy.takes_tools)
+            return reply_of(said_at_once(question, said), limits.prices)
+        talk = Conversation(self.agent, earlier, system=system, limits=self.settings.chat)
         with contextlib.ExitStack() as spans:
             if is_traced():
                 writer = traced(on_event, records_text=self.settings.logs_queries, headers=headers)
                 on_event = spans.enter_context(writer)
-            trajectory = await self._roll_out(question, options, limits, context, sampling, on_event)
+            trajectory = await self._roll_out(talk, question, options, limits, sampling, on_event)
             if trajectory.stop == "error":
                 error = trajectory.error or "the policy failed"
-                raise RefusalError(500 if error.startswith(BROKE) else 502, _told(error, question))
+                raise RefusalError(500 if error.startswith(BROKE) else 502, _told(error, trajectory.question))
         return reply_of(trajectory, limits.prices)
 
     async def _roll_out(
         self,
+        talk: Conversation,
         question: str,
         options: AskOptions,
         limits: Limits,
-        context: str,
         sampling: Sampling | None,
         on_event: OnEvent | None,
     ) -> Trajectory:
         """The rollout, with what it may raise as a `RefusalError`."""
         try:
             async with asyncio.timeout((limits.timeout_s or self.settings.timeout_s) + GRACE_S):
-                return await self.agent.ask_async(
+                return await talk.ask_async(
                     question,
                     on_event,
                     limits=limits,
                     dialect=options.dialect or self.settings.dialect,
                     sampling=sampling or self.settings.sampling,
-                    context=context,
                     k=options.k,
                     fresh=options.fresh,
                     answer_with=None if options.read is False else self.agent.reader,

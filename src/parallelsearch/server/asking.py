@@ -13,9 +13,10 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from parallelsearch import grammar
+from parallelsearch.conversing.follow_ups import Pair
+from parallelsearch.conversing.framing import ContextLimits
 from parallelsearch.errors import nearest
-from parallelsearch.server.conversing import Pair, chore, leans, standalone
+from parallelsearch.server.chores import chore
 from parallelsearch.server.limits import RefusalError
 from parallelsearch.trajectory import Question
 
@@ -68,15 +69,11 @@ class SamplingFields(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class ChatLimits:
+class ChatLimits(ContextLimits):
     """How much of a conversation is taken, and how much of it the model sees."""
 
     max_messages: int = 200
     max_question_chars: int = 4_000
-    max_context_pairs: int = 4
-    max_context_chars: int = 300
-    """Of each earlier question and of each earlier answer."""
-    max_system_chars: int = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +167,6 @@ def question_of(said: Sequence[Pair], limits: ChatLimits, name: str) -> tuple[st
 # ---- conversations ---------------------------------------------------------------------------------------------------
 
 
-def framed(
-    question: str, earlier: Sequence[Pair], system: str, limits: ChatLimits, reads_conversations: bool
-) -> tuple[str, str]:
-    """The question as the policy gets it, and the lines before it. A policy that reads conversations is shown the latest
-    pairs; any other gets the question rewritten so that it stands alone, and the pairs only if that was not possible."""
-    told = f"Instructions: {_short(system, limits.max_system_chars)}\n" if system.strip() else ""
-    alone = question if reads_conversations else standalone(question, earlier)
-    needs_pairs = reads_conversations or (alone == question and leans(question))
-    return alone, told + (context_text(earlier, limits) if needs_pairs else "")
-
-
 def pairs_of(said: Sequence[Pair]) -> list[Pair]:
     """Earlier questions, each with what was answered (nothing, if it was not)."""
     pairs: list[Pair] = []
@@ -191,25 +177,6 @@ def pairs_of(said: Sequence[Pair]) -> list[Pair]:
             question, answer = pairs[-1]
             pairs[-1] = (question, f"{answer} {text}".strip())
     return pairs
-
-
-def context_text(pairs: Sequence[Pair], limits: ChatLimits) -> str:
-    """The latest pairs, shortened and harmless, one line each; empty where there are none."""
-    recent = [pair for pair in pairs if pair[0].strip()][-limits.max_context_pairs :]
-    if not recent:
-        return ""
-    lines = ["Asked and answered before, for context only:"]
-    for question, answer in recent:
-        most = limits.max_context_chars
-        lines.append(f"- {_short(question, most)} -> {_short(answer, most) or 'no answer'}")
-    return "\n".join(lines) + "\n"
-
-
-def _short(text: str, most: int) -> str:
-    looked_at = text.lstrip()[: 8 * most]  # cut before it is cleaned, with room for white space
-    line = grammar.defuse(" ".join(looked_at.split()))
-    is_whole = len(line) <= most and len(text.strip()) <= len(looked_at)
-    return line if is_whole else line[:most].rstrip() + " ..."
 
 
 # ---- what all APIs answer --------------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from typing import Any
 
 from parallelsearch.dialect import PartsReader, PlainText
 from parallelsearch.grammar import TurnParts
-from parallelsearch.grounding import web_url
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.retrieval.metadata import place_of
 from parallelsearch.rollout import Event
+from parallelsearch.untrusted import web_url
 
 
 class EventWriter:
