@@ -1,18 +1,19 @@
-"""How good a judge is: whether it says of an answer what a person says of it.
+"""How good a judge is: whether it says of an answer what was written beside it by hand.
 
     python benchmarks/judge.py                                                    # exact match and substring match alone
     python benchmarks/judge.py --judge openai:https://api.openai.com/v1#MODEL     # and a judge
     python benchmarks/judge.py --judge gguf:model.gguf --out judged --json figures.json
 
-`judge-cases.jsonl` has 159 answers with a person's verdict, 77 of them right, all written before any judge was asked. 30 are
-plain. 129 are hard, and exact match calls none of them right: sentences, paraphrases, dates and numbers more and less
-precise, other names and spellings, hedges, contradictions, right names in a denial, lists with an item missing, and answers
-that tell the judge what to say. They are judged as the answers of any run are (`parallelsearch judge`), by the same words,
-so the figures are those of the judge that your runs will have.
+`judge-cases.jsonl` has 159 answers, each with a label, 77 of them right. All were written by one hand before any judge was
+asked, by the rules that the judge is told, and nobody has checked them a second time. 30 are plain. 129 are hard, and exact
+match calls none of them right: sentences, paraphrases, dates and numbers more and less precise, other names and spellings,
+hedges, contradictions, right names in a denial, lists with an item missing, and answers that tell the judge what to say.
+They are judged as the answers of any run are (`parallelsearch judge`), by the same words, so the figures are those of the
+judge that your runs will have.
 
-Told are, each with its interval of 95%: how often a judge says what the person says, how many of the right answers it calls
+Told are, each with its interval of 95%: how often a judge says what the label says, how many of the right answers it calls
 right, and how many of the wrong ones. No verdict counts as a wrong one. At the end stands what the report of such a run says
-of the judge without knowing what a person says: would it have warned?
+of the judge without knowing the labels: would it have warned?
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def figures_of(cases: Sequence[dict[str, Any]], verdicts: Verdicts) -> dict[str,
 def tell(name: str, cases: Sequence[dict[str, Any]], verdicts: Verdicts) -> dict[str, int]:
     one = figures_of(cases, verdicts)
     print(f"\n{name}")
-    print(f"  says what a person says    {share(one['agrees'], one['n'])}")
+    print(f"  says what the label says   {share(one['agrees'], one['n'])}")
     print(f"  right answers called right {share(one['right_called_right'], one['num_right'])}")
     print(f"  wrong answers called right {share(one['wrong_called_right'], one['num_wrong'])}")
     if one["no_verdict"]:
@@ -68,7 +69,7 @@ def tell(name: str, cases: Sequence[dict[str, Any]], verdicts: Verdicts) -> dict
 
 
 def compare(cases: Sequence[dict[str, Any]], verdicts: Verdicts, others: Mapping[str, Verdicts]) -> None:
-    """On which of the answers only the judge says what the person says, and on which only the other way to score."""
+    """On how many answers only the judge says what the label says, and on how many only the other way to score."""
     for name, theirs in others.items():
         pairs = [(verdicts[case["id"]] is case["right"], theirs[case["id"]] is case["right"]) for case in cases]
         only_judge, only_other = pairs.count((True, False)), pairs.count((False, True))
@@ -110,13 +111,13 @@ async def run(options: argparse.Namespace, folder: Path) -> None:
         settings = JudgeSettings(max_tokens=options.max_tokens, replace=True, max_failures_in_a_row=None)
         summary = await judge(made, options.judge, settings)
         all_verdicts["judge"] = {row.id: row.judged for row in read_rows(made)}
-    print(f"{len(cases)} answers, {sum(case['right'] for case in cases)} of them right to a person")
+    print(f"{len(cases)} answers, {sum(case['right'] for case in cases)} of them labelled right")
     figures = {name: tell(name, cases, verdicts) for name, verdicts in all_verdicts.items()}
     if options.judge:
         compare(cases, all_verdicts["judge"], others)
     tell_kinds(cases, all_verdicts)
     if options.judge:
-        print("\nwhat the report of such a run says, which knows no person's verdict")
+        print("\nwhat the report of such a run says, which knows no labels")
         for section in judge_sections(summary):
             for what, value in section.tables[0].rows:
                 print(f"  {what}: {value}")
@@ -129,7 +130,7 @@ async def run(options: argparse.Namespace, folder: Path) -> None:
 
 
 def tell_wrong(cases: Sequence[dict[str, Any]], verdicts: Verdicts) -> None:
-    print("\nwhere it says something else than a person")
+    print("\nwhere it says something else than the label")
     for case in cases:
         if verdicts[case["id"]] is not case["right"]:
             said = {True: "right", False: "wrong", None: "no verdict"}[verdicts[case["id"]]]
@@ -142,7 +143,7 @@ def main() -> None:
     parser.add_argument("--cases", type=Path, default=CASES, help="other cases of the same form")
     parser.add_argument("--out", type=Path, help="keep the run with its verdicts here; a killed one goes on")
     parser.add_argument("--max-tokens", type=int, default=512, help="tokens the judge may write about an answer")
-    parser.add_argument("--wrong", action="store_true", help="list the answers on which judge and person differ")
+    parser.add_argument("--wrong", action="store_true", help="list the answers on which judge and label differ")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     if options.out:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from parallelsearch.cli.judge import JudgeOption, judging, print_summary
+from parallelsearch.cli.judge import JudgeOption, print_summary, told_to
 from parallelsearch.cli.options import (
     AUTO,
     DEMO,
@@ -108,8 +108,8 @@ def evaluate_command(
     if answers is not None:
         summary = evaluate_answers(questions, answers, out, seed=seed)
         if judge is not None:
-            with judging(show=not as_json) as on_judged:
-                summary = asyncio.run(judge_answers(out, judge, on_progress=on_judged))
+            with progress("answers", show=not as_json) as update:
+                summary = asyncio.run(judge_answers(out, judge, on_progress=told_to(update)))
     else:
         settings = EvaluationSettings(
             dialect=dialect,
@@ -135,7 +135,7 @@ def evaluate_command(
         address = chosen(policy)
         is_demo = data.partition("-")[0] == DEMO and not Path(data).exists()  # its questions are meant for its corpus
         corpus = searched(search, DEMO if is_demo else address)
-        with progress("questions", show=not as_json) as update, judging(show=not as_json) as on_judged:
+        with progress("questions", show=not as_json) as update:
             summary = asyncio.run(
                 evaluate(
                     questions,
@@ -147,7 +147,7 @@ def evaluate_command(
                     k=k,
                     answer_with=answer_with,
                     judge=judge,
-                    on_judged=on_judged,
+                    on_judged=told_to(update),
                     record=record,
                     cache=cache,
                     cache_days=cache_days,

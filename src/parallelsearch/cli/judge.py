@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parallelsearch.cli.options import JsonOption, console, given, progress, say
+from parallelsearch.cli.options import JsonOption, Update, console, given, progress, say
 
 if TYPE_CHECKING:
     from parallelsearch.evaluation import JudgeProgress
@@ -37,12 +36,12 @@ def judge_command(
     replace: Annotated[
         bool, typer.Option("--replace", help="Put this judge's verdicts in the place of another's.")
     ] = False,
-    concurrency: Annotated[int | None, typer.Option(help="Answers asked about at once.  [default: 16]")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Answers asked about at once.")] = None,
     max_tokens_per_turn: Annotated[
         int | None,
         typer.Option(
             "--max-tokens-per-turn",
-            help="Tokens the judge may write; one that thinks in its reply wants more.  [default: 512]",
+            help="Tokens the judge may write; one that thinks in its reply wants more.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -62,8 +61,8 @@ def judge_command(
     from parallelsearch.evaluation.report import REPORT_FILE, notes_of
 
     settings = JudgeSettings(replace=replace, **given(concurrency=concurrency, max_tokens=max_tokens_per_turn))
-    with judging(show=not as_json) as update:
-        summaries = asyncio.run(judge_all(runs, judge, settings, update))
+    with progress("answers", show=not as_json) as update:
+        summaries = asyncio.run(judge_all(runs, judge, settings, told_to(update)))
     if as_json:
         say(json.dumps(summaries, ensure_ascii=False))
         return
@@ -77,15 +76,13 @@ def judge_command(
             say(f"report: {run / REPORT_FILE}")
 
 
-@contextmanager
-def judging(show: bool) -> Iterator[Callable[[JudgeProgress], None]]:
-    """A bar for the answers that a judge is asked about."""
-    with progress("answers judged", show=show) as update:
+def told_to(update: Update) -> Callable[[JudgeProgress], None]:
+    """Tells a bar how far a judge is."""
 
-        def tell(at: JudgeProgress) -> None:
-            update(at.num_done, at.num_total, f"{at.num_right} right, {at.num_failed} without a verdict")
+    def tell(at: JudgeProgress) -> None:
+        update(at.num_done, at.num_total, f"judged: {at.num_right} right, {at.num_failed} without a verdict")
 
-        yield tell
+    return tell
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
