@@ -44,6 +44,7 @@ def judge_command(
             help="Tokens the judge may write; one that thinks in its reply wants more.",
         ),
     ] = None,
+    timeout_s: Annotated[float | None, typer.Option(help="Seconds for one answer.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Ask a model whether the answers of a run are right.
@@ -60,7 +61,8 @@ def judge_command(
     from parallelsearch.evaluation.folder import is_summed_up
     from parallelsearch.evaluation.report import REPORT_FILE, notes_of
 
-    settings = JudgeSettings(replace=replace, **given(concurrency=concurrency, max_tokens=max_tokens_per_turn))
+    options = given(concurrency=concurrency, max_tokens=max_tokens_per_turn, timeout_s=timeout_s)
+    settings = JudgeSettings(replace=replace, **options)
     with progress("answers", show=not as_json) as update:
         summaries = asyncio.run(judge_all(runs, judge, settings, told_to(update)))
     if as_json:

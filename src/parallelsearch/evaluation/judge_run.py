@@ -51,6 +51,7 @@ class JudgeSettings:
     max_tokens: int = 512
     """What a reply may have. One word is asked for; a model that thinks in what it says needs thousands."""
     timeout_s: float = 600.0
+    """For one answer, the wait for a local engine's other replies included."""
     replace: bool = False
     """Put this judge's verdicts in the place of another's."""
     max_failures_in_a_row: int | None = 100
@@ -188,7 +189,8 @@ class _Run:
             async with asyncio.timeout(self.settings.timeout_s):
                 prompt, generation = await self._call(asked, asked.answer)
         except TimeoutError:
-            self._keep(self._failed(asked, f"no reply within {self.settings.timeout_s:g} s"))
+            hint = "ask fewer at once (--concurrency N), or wait longer (--timeout-s N)"
+            self._keep(self._failed(asked, f"no reply within {self.settings.timeout_s:g} s; {hint}"))
         except Exception as error:  # whatever it is costs this answer its verdict, and no other
             self._keep(self._failed(asked, str(error) or type(error).__name__))
         else:
