@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,11 +25,11 @@ from typing import Any, Literal, TypedDict
 from parallelsearch import grammar
 from parallelsearch.dialect import Dialect, Part
 from parallelsearch.dialects import open_dialect
-from parallelsearch.errors import NoToolsError, ParallelSearchError, PolicyError, UsageError
+from parallelsearch.errors import NoToolsError, PolicyError, UsageError
 from parallelsearch.grammar import ParsedTurn
 from parallelsearch.limits import MIN_TURN_TOKENS, Limits
-from parallelsearch.named import place_of
 from parallelsearch.observation import Observation
+from parallelsearch.policy.asking import ODD_DATA, ask
 from parallelsearch.policy.base import Generation, Message, OnCall, Policy, Sampling, check_policy, may_repeat
 from parallelsearch.reading import STOP as READING_STOP
 from parallelsearch.reading import answer_in, reading_prompt
@@ -55,12 +54,7 @@ ANSWER_SHARE_OF_DEADLINE = 0.25
 SHORT_S = 60.0
 """A turn with less time than this may be cut off, whatever the engine is."""
 
-_ODD_DATA = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-BROKE = "the policy broke"
-"""How the error of a call begins that raised what no policy should. In brackets follows the type, after a colon its words,
-which a server keeps to itself."""
 _numbers = itertools.count()
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,31 +368,18 @@ class _Run:
         return counts
 
     async def written_by(self, policy: Policy, segments: Sequence[Segment], **options: Any) -> Generation:
-        """A turn. Whatever else a policy raises is a `PolicyError`, as whatever a backend raises is a `SearchError`: one
-        call that breaks must cost no more than its question."""
+        """A turn. One call that breaks must cost no more than its question; a caller's own mistake is the caller's."""
         repeats = may_repeat.set((policy, partial(self.pays_twice, policy, segments)))
         try:
-            generation = await policy.generate(segments, sampling=self.sampling, **options)
-        except ParallelSearchError:
-            raise
-        except Exception as error:
-            if error is self.callers_error:  # a caller's own mistake is the caller's
-                raise
-            place = "" if type(policy).__module__.startswith("parallelsearch.") else place_of(error)
-            if isinstance(error, _ODD_DATA):  # what a server sent made no sense in a way that nobody thought of
-                what = f"{policy.name} could not read its answer ({type(error).__name__}: {error}){place}"
-            else:
-                what = f"{BROKE} ({type(error).__name__}): {error}{place}"
-            _log.debug("%s", what, exc_info=error)
-            raise PolicyError(what) from error
+            return await ask(
+                policy,
+                segments,
+                is_callers=lambda error: error is self.callers_error,
+                sampling=self.sampling,
+                **options,
+            )
         finally:
             may_repeat.reset(repeats)
-        if not isinstance(generation, Generation):
-            raise PolicyError(
-                f"{BROKE}: {policy.name} gave a {type(generation).__name__} as its turn; generate gives a Generation, for "
-                'example Generation(text, "stop")'
-            )
-        return generation
 
     def pays_twice(self, policy: Policy, segments: Sequence[Segment], generation: Generation) -> bool:
         """A call brought nothing, and the policy would make it once more. It may if that passes no limit; then the first is
@@ -473,7 +454,7 @@ class _Run:
                     await self.read_with(reader, hits, record, f"{session}/reader", number)
             except TimeoutError:
                 record.error, record.num_read = "the time was over before it had answered", self.num_asked
-            except (PolicyError, *_ODD_DATA) as error:
+            except (PolicyError, *ODD_DATA) as error:
                 if error is self.callers_error:
                     raise
                 record.error = str(error) or type(error).__name__

@@ -77,6 +77,8 @@ def furnished(tmp_path_factory):
     asked = run("ask", "Who is older, Claude Monet or Camille Pissarro?", "--json")
     (folder / "trajectories.jsonl").write_text(asked.replace('"kind": null', '"kind": "parallel"'))
     run("eval", "--limit", "20", "--out", "run")
+    said = {question["question"]: ["CORRECT"] for question in questions}  # for `judge`
+    (folder / "verdicts.json").write_text(json.dumps(said))
     return folder
 
 

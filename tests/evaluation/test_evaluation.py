@@ -24,7 +24,8 @@ from parallelsearch import grammar
 from parallelsearch.addresses import open_own_search
 from parallelsearch.errors import DataError, PolicyError, SearchError, UsageError
 from parallelsearch.evaluation import compare, compare_groups, evaluate_answers
-from parallelsearch.evaluation.folder import RunFolder, RunStoppedError, read_rows, read_summary, short_names
+from parallelsearch.evaluation.appended import RunStoppedError
+from parallelsearch.evaluation.folder import RunFolder, read_rows, read_summary, short_names
 from parallelsearch.evaluation.report import notes_of
 from parallelsearch.evaluation.run import EvaluationSettings, Progress, run_answers, run_questions
 from parallelsearch.evaluation.tables import paired_table

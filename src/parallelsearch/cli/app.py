@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from parallelsearch.cli import ask, data, doctor, index, retrieve, serve, teach, train, view
 from parallelsearch.cli import eval as evaluating
+from parallelsearch.cli import judge as judging
 from parallelsearch.cli.options import say
 from parallelsearch.errors import ParallelSearchError
 
@@ -30,6 +31,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
     },
     "Evaluate": {
         "eval": evaluating.evaluate_command,
+        "judge": judging.judge_command,
         "compare": evaluating.compare_command,
         "budget": evaluating.budget_command,
         "score": view.score,
@@ -49,7 +51,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
 
 STOPPED = 130
 """The exit status after Ctrl-C, as shells have it."""
-GO_ON = frozenset(("eval", "teach", "train", "sweep"))
+GO_ON = frozenset(("eval", "judge", "teach", "train", "sweep"))
 """Commands that take up what they left."""
 
 

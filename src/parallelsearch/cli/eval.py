@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from parallelsearch.cli.judge import JudgeOption, print_summary, told_to
 from parallelsearch.cli.options import (
     AUTO,
     DEMO,
@@ -55,6 +56,7 @@ def evaluate_command(
     dialect: DialectOption = None,
     prompt_file: Annotated[Path | None, typer.Option(help="A prompt of one's own, with {question} in it.")] = None,
     answer_with: AnswerWithOption = None,
+    judge: JudgeOption = None,
     split: Annotated[str | None, typer.Option(help="Of a named set: train, dev or test.")] = None,
     subset: Annotated[str | None, typer.Option(help="Of a named set: par, seq, mixed or single.")] = None,
     open_sealed: Annotated[
@@ -95,6 +97,7 @@ def evaluate_command(
 
     from parallelsearch.data import load_questions
     from parallelsearch.evaluation import EvaluationSettings, evaluate, evaluate_answers
+    from parallelsearch.evaluation import judge as judge_answers
     from parallelsearch.evaluation.report import REPORT_FILE, notes_of
     from parallelsearch.limits import Limits
     from parallelsearch.policy import Sampling
@@ -104,6 +107,9 @@ def evaluate_command(
         say(f"note: {warning}", err=True)
     if answers is not None:
         summary = evaluate_answers(questions, answers, out, seed=seed)
+        if judge is not None:
+            with progress("answers", show=not as_json) as update:
+                summary = asyncio.run(judge_answers(out, judge, on_progress=told_to(update)))
     else:
         settings = EvaluationSettings(
             dialect=dialect,
@@ -140,6 +146,8 @@ def evaluate_command(
                     lambda at: update(at.num_done, at.num_total, f"EM {at.em:.3f}, {at.num_failed} failed"),
                     k=k,
                     answer_with=answer_with,
+                    judge=judge,
+                    on_judged=told_to(update),
                     record=record,
                     cache=cache,
                     cache_days=cache_days,
@@ -148,7 +156,7 @@ def evaluate_command(
     if as_json:
         say(json.dumps(summary, ensure_ascii=False))
         return
-    _print_summary(summary["subsets"])
+    print_summary(summary)
     told = set(questions.warnings)
     for note in [*(one for one in summary["manifest"]["warnings"] if one not in told), *notes_of(summary)]:
         say(f"note: {note}", err=True)
@@ -164,21 +172,6 @@ def _text_of(path: Path) -> str:
         raise UsageError(f"cannot read the prompt in '{path}': {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"the prompt in '{path}' is not UTF-8 ({error.reason})") from error
-
-
-def _print_summary(subsets: dict[str, dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    table = Table("subset", "n", "EM", "95%", "F1", "calls", "searches", "split", "failures", padding=(0, 0, 0, 1))
-    table.columns[0].overflow = "fold"
-    for name, row in subsets.items():
-        low, high = row["ci95"]["em"]
-        figures = (row["num_llm_calls"], row["num_searches"], row["split_ratio"])
-        table.add_row(
-            name, str(row["n"]), f"{row['em']:.3f}", f"{low:.3f} to {high:.3f}", f"{row['f1']:.3f}",
-            *(f"{value:.2f}" for value in figures), str(row["failures"]),
-        )  # fmt: skip
-    console().print(table)
 
 
 def budget_command(

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import UsageError, nearest
 from parallelsearch.evaluation.folder import read_rows, short_names
+from parallelsearch.evaluation.judgements import Judgements
 from parallelsearch.evaluation.manifest import Difference, Manifest, differences, read_manifest
 from parallelsearch.evaluation.metrics import Row, ratios_of, subsets_of, summarise
 from parallelsearch.evaluation.seeds import GroupTest, group_test
@@ -28,8 +29,8 @@ COMPARED = ("policy", "dialect", "reader")
 """Parts of the set-up that may differ without saying so."""
 SEED = "sampling.seed"
 """What the runs of a group differ in: between groups it may, too."""
-PARTS = ("data", "search", "limits", "sampling", "streaming_dispatch", "incomplete")
-TESTED = ("em", "f1", "num_llm_calls", "num_searches", "elapsed_s")
+PARTS = ("data", "search", "limits", "sampling", "streaming_dispatch", "incomplete", "judge")
+TESTED = ("em", "f1", "judged", "num_llm_calls", "num_searches", "elapsed_s")
 
 
 @dataclass(slots=True)
@@ -149,7 +150,9 @@ def _load(
     if any(len(one) > len(shared) for one in rows):
         sizes = ", ".join(f"{name} {len(one)}" for name, one in zip(names, rows, strict=True))
         warnings.append(f"only the {len(shared)} questions that all runs share are compared ({sizes})")
-    return names, manifests, [[one[key] for key in shared] for one in rows], found, warnings
+    chosen = [[one[key] for key in shared] for one in rows]
+    warnings += _judged_alike(names, run_dirs, chosen, allow)
+    return names, manifests, chosen, found, warnings
 
 
 # ---- several seeds of each -------------------------------------------------------------------------------------------
@@ -157,6 +160,7 @@ def _load(
 GROUP_METRICS = (
     "em",
     "f1",
+    "judged",
     "num_llm_calls",
     "num_searches",
     "parts_covered",
@@ -232,6 +236,8 @@ def compare_groups(
         picks = [positions[row.id] for row in group]
         ratios = [ratios_of([rows[at] for at in picks]) for rows in chosen]
         for metric in GROUP_METRICS:
+            if not all(metric in one for one in ratios):
+                continue  # some run was not judged
             base = [ratios[at][metric] for at in places[0]]
             for name, own in zip(named[1:], places[1:], strict=True):
                 others = [ratios[at][metric] for at in own]
@@ -318,6 +324,44 @@ def _check_complete(
     return warnings
 
 
+def _judged_alike(
+    names: Sequence[str], run_dirs: Sequence[str | os.PathLike[str]], chosen: Sequence[list[Row]], allow: Sequence[str]
+) -> list[str]:
+    """Notes on what judges said; where it cannot be compared it is taken out of the rows. It is compared over the questions
+    on which every run that was judged has a verdict."""
+    judged = [at for at, rows in enumerate(chosen) if any(row.judged is not None for row in rows)]
+    if not judged:
+        return []
+    first, *others = judged
+    setups = {at: Judgements(run_dirs[at]).setup for at in judged}
+    deciding = {at: {} if setup is None else setup.deciding for at, setup in setups.items()}
+    unlike = {names[at]: differences(deciding[first], deciding[at]) for at in others}
+    if any(unlike.values()) and "judge" not in allow:
+        _forget_verdicts(row for rows in chosen for row in rows)
+        listed = "; ".join(f"{name}: {one}" for name, different in unlike.items() for one in different)
+        return [
+            f"'judged' is left out, for the judges differ (value of {names[first]} against that of the other): {listed}. "
+            "Judge all with the same (parallelsearch judge RUN --judge ADDRESS --replace), or say --allow judge"
+        ]
+    notes = _allowed(names[first], unlike)
+    if len(judged) < len(chosen):
+        missing = ", ".join(name for at, name in enumerate(names) if at not in judged)
+        notes.append(f"not judged: {missing}. To compare verdicts: parallelsearch judge RUN --judge ADDRESS")
+    unknown = [number for number in range(len(chosen[0])) if any(chosen[at][number].judged is None for at in judged)]
+    if unknown:
+        _forget_verdicts(chosen[at][number] for at in judged for number in unknown)
+        num_known = len(chosen[0]) - len(unknown)
+        notes.append(
+            f"'judged' is over the {num_known} of {len(chosen[0])} questions on which all judged runs have a verdict"
+        )
+    return notes
+
+
+def _forget_verdicts(rows: Iterable[Row]) -> None:
+    for row in rows:
+        row.judged = row.judge_error = None
+
+
 def _lost(name: str, rows: Sequence[Row]) -> str:
     """What a run lost to its machine and servers, which would look like a fault of its policy."""
     counts = {
@@ -339,10 +383,12 @@ def _tests(names: Sequence[str], chosen: Sequence[list[Row]], num_resamples: int
     for subset, group in subsets_of(chosen[0]).items():
         picks = [positions[row.id] for row in group]
         for metric in TESTED:
-            base = [float(getattr(chosen[0][at], metric)) for at in picks]
             for name, rows in zip(names[1:], chosen[1:], strict=True):
-                other = [float(getattr(rows[at], metric)) for at in picks]
-                raw.append((subset, metric, name, paired_test(base, other, num_resamples=num_resamples, seed=seed)))
+                both = [(getattr(chosen[0][at], metric), getattr(rows[at], metric)) for at in picks]
+                known = [pair for pair in both if None not in pair]
+                if known:
+                    base, other = ([float(value) for value in values] for values in zip(*known, strict=True))
+                    raw.append((subset, metric, name, paired_test(base, other, num_resamples=num_resamples, seed=seed)))
     adjusted: dict[int, float] = {}
     for metric in TESTED:
         numbers = [number for number, test in enumerate(raw) if test[1] == metric]

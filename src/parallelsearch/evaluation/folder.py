@@ -1,8 +1,8 @@
 """The folder of one run: manifest, trajectories as they finish, and what is derived from them.
 
-`trajectories.jsonl` is the record: a line is added by one write when its question is done, so a run that is killed loses
-only what was in flight. A line that was torn is cut off when the run goes on; a write that fails (disk full) is undone, so
-that everything before it stays readable. One process at a time holds the folder. Rows and summary can always be made again.
+`trajectories.jsonl` is the record: a line is added when its question is done (`appended.py`), so a run that is killed loses
+only what was in flight. One process at a time holds the folder. Rows and summary can always be made again. What a judge said
+of the answers (`judgements.py`) is no part of the set-up; it is put into the rows wherever they are made.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from parallelsearch.errors import DataError, ParallelSearchError, UsageError
+from parallelsearch.errors import DataError, UsageError
+from parallelsearch.evaluation.appended import AppendedLines, RunStoppedError
+from parallelsearch.evaluation.judgements import Judgements
 from parallelsearch.evaluation.manifest import MANIFEST_FILE, Manifest, differences, now, read_manifest
 from parallelsearch.evaluation.metrics import Row, row_from_dict, row_of
 from parallelsearch.files import held_folder, read_json, read_jsonl, remove_drafts, to_json, write_json, write_lines
@@ -24,16 +27,12 @@ from parallelsearch.trajectory import Question, Trajectory, read_trajectories
 TRAJECTORIES_FILE, ROWS_FILE, SUMMARY_FILE = "trajectories.jsonl", "rows.jsonl", "summary.json"
 
 
-class RunStoppedError(ParallelSearchError):
-    """A run could not go on; what was done stays and the same command continues it."""
-
-
 class RunFolder:
     """Holds the folder while a run writes to it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._file = -1
+        self._record: AppendedLines | None = None
         self._held = ExitStack()
 
     def __enter__(self) -> RunFolder:
@@ -44,10 +43,15 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        if self._record is not None:
+            self._record.close()
+            self._record = None
         self._held.close()
+
+    @cached_property
+    def judgements(self) -> Judgements:
+        """Read when they are first wanted: nobody else writes then."""
+        return Judgements(self.path)
 
     # ---- starting and going on ---------------------------------------------------------------------------------------
 
@@ -81,30 +85,17 @@ class RunFolder:
         old.resumed.append({"at": now(), "changed": changed})
         old.write(self.path)
         manifest.created, manifest.resumed = old.created, old.resumed
-        self._repair()
         self._open()
         return True
 
     def _open(self) -> None:
-        self._file = os.open(self.path / TRAJECTORIES_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._record = AppendedLines(self.path / TRAJECTORIES_FILE)
 
-    def _repair(self) -> None:
-        """Cut off a last line that was torn."""
-        path = self.path / TRAJECTORIES_FILE
-        if not path.exists():
-            return
-        with path.open("rb+") as file:
-            end = size = file.seek(0, os.SEEK_END)
-            while end > 0:  # backwards, a piece at a time, to the last end of a line
-                start = max(0, end - 65_536)
-                file.seek(start)
-                cut = file.read(end - start).rfind(b"\n")
-                if cut >= 0:
-                    end = start + cut + 1
-                    break
-                end = start
-            if end < size:
-                file.truncate(end)
+    @property
+    def record(self) -> AppendedLines:
+        if self._record is None:
+            raise RuntimeError("a run folder is written to between its beginning and its end")
+        return self._record
 
     def drop(self, is_dropped: Callable[[Trajectory], bool]) -> int:
         """Take trajectories out of the record (failures that are to be tried again). Call before anything is added."""
@@ -120,37 +111,23 @@ class RunFolder:
                     yield trajectory.to_json()
 
         write_lines(path, kept())
-        os.close(self._file)
+        self.record.close()
         self._open()
         return num_dropped
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def add(self, trajectory: Trajectory) -> None:
-        """One line, written at once. If it cannot be, the file is left as it was and `RunStoppedError` says why."""
-        line = trajectory.to_json().encode("utf-8") + b"\n"
-        size = os.fstat(self._file).st_size
-        try:
-            view = memoryview(line)
-            while view:
-                view = view[os.write(self._file, view) :]
-        except OSError as error:
-            os.ftruncate(self._file, size)
-            raise RunStoppedError(
-                f"cannot write to '{self.path / TRAJECTORIES_FILE}': {error.strerror or error}. Everything up to here is "
-                "kept; make room and give the same command again to go on"
-            ) from error
+        """One line, written at once."""
+        self.record.add(trajectory.to_json())
 
-    def finish(self, rows: Sequence[Row], summary: Mapping[str, Any]) -> None:
+    def finish(self, rows: Sequence[Row], summary: Mapping[str, Any]) -> dict[str, Any]:
+        """Write what is derived from the record. Returns the summary as it was written."""
         try:
-            os.fsync(self._file)
-            write_lines(self.path / ROWS_FILE, (to_json(row.to_dict()) for row in rows))
-            write_json(self.path / SUMMARY_FILE, {**summary, "trajectories_bytes": os.fstat(self._file).st_size})
+            self.record.sync()
         except OSError as error:
-            raise RunStoppedError(
-                f"all questions are done, but the summary could not be written to '{self.path}': {error.strerror or error}. "
-                "Make room and give the same command again"
-            ) from error
+            raise _not_summed_up(self.path, error) from error
+        return write_summary(self.path, rows, summary, self.judgements)
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -164,7 +141,36 @@ class RunFolder:
                 raise DataError(
                     str(self.path / TRAJECTORIES_FILE), None, f"holds '{trajectory.id}', which is not asked here", "id"
                 )
-            yield row_of(trajectory, question, prices)
+            yield self.row(trajectory, question, prices)
+
+    def row(self, trajectory: Trajectory, question: Question, prices: Prices | None = None) -> Row:
+        """What a question is measured by, the judge's verdict included where there is one."""
+        return self.judgements.mark(row_of(trajectory, question, prices), trajectory)
+
+
+def write_summary(
+    folder: Path, rows: Sequence[Row], summary: Mapping[str, Any], judgements: Judgements
+) -> dict[str, Any]:
+    """What is derived from the record and from the verdicts, with how long these were. Returns the summary as written."""
+    whole = {
+        **summary,
+        **judgements.summary(),
+        "trajectories_bytes": (folder / TRAJECTORIES_FILE).stat().st_size,
+        "judgements_bytes": judgements.num_bytes,
+    }
+    try:
+        write_lines(folder / ROWS_FILE, (to_json(row.to_dict()) for row in rows))
+        write_json(folder / SUMMARY_FILE, whole)
+    except OSError as error:
+        raise _not_summed_up(folder, error) from error
+    return whole
+
+
+def _not_summed_up(folder: Path, error: OSError) -> RunStoppedError:
+    return RunStoppedError(
+        f"all questions are done, but the summary could not be written to '{folder}': {error.strerror or error}. "
+        "Make room and give the same command again"
+    )
 
 
 def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -180,16 +186,27 @@ def read_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return record
 
 
+def is_summed_up(folder: Path) -> bool:
+    """Whether the rows and the summary are those of the record as it is now: the run is finished."""
+    if not ((folder / ROWS_FILE).exists() and (folder / SUMMARY_FILE).exists()):
+        return False
+    return bool(read_summary(folder).get("trajectories_bytes") == (folder / TRAJECTORIES_FILE).stat().st_size)
+
+
 def read_rows(folder: str | os.PathLike[str]) -> list[Row]:
-    """The rows of a run: as written at its end, or, where that is missing or out of date, from its trajectories."""
+    """The rows of a run: as written at its end, or, where that is missing or out of date, from its trajectories. Verdicts of
+    a judge are those that lie in the folder now."""
     path = Path(folder)
     record = path / TRAJECTORIES_FILE
     if not record.exists():
         raise UsageError(f"'{folder}' is not a run folder: it has no {TRAJECTORIES_FILE}")
-    has_both = (path / ROWS_FILE).exists() and (path / SUMMARY_FILE).exists()
-    if has_both and read_summary(path).get("trajectories_bytes") == record.stat().st_size:
-        return [row_from_dict(value, str(path / ROWS_FILE), line) for line, value in read_jsonl(path / ROWS_FILE)]
-    return [row_of(trajectory) for trajectory in read_trajectories(record)]
+    judgements = Judgements(path)
+    if not is_summed_up(path):
+        return [judgements.mark(row_of(trajectory), trajectory) for trajectory in read_trajectories(record)]
+    rows = [row_from_dict(value, str(path / ROWS_FILE), line) for line, value in read_jsonl(path / ROWS_FILE)]
+    if read_summary(path).get("judgements_bytes", 0) != judgements.num_bytes:
+        judgements.mark_all(rows, read_trajectories(record))
+    return rows
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:

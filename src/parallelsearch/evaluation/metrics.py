@@ -9,7 +9,7 @@ dropped: a failure is a wrong answer that is also counted as a failure. `error_c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
@@ -105,6 +105,20 @@ class Row:
     """It was not asked, for its call would have passed what a question may cost. The policy's own answer stands here, too."""
     search_error: str | None = None
     """Of the last query that failed."""
+    judged: bool | None = None
+    """A judge says that the answer is right; a missing one is wrong without being asked. None where there is no verdict."""
+    judge_error: str | None = None
+    """Why there is none, where the judge was asked."""
+
+    @property
+    def is_judged_answer(self) -> bool:
+        """There is an answer and a verdict on it, so that the two ways to score can be set against each other."""
+        return self.judged is not None and self.error_class not in ("failed", "no_answer")
+
+    @property
+    def has_golden_word(self) -> bool:
+        """The answer shares a word with a golden one, or holds one."""
+        return self.f1 > 0 or self.sub_em
 
     @property
     def found_nothing(self) -> bool:
@@ -315,6 +329,38 @@ def ratios_of(rows: Sequence[Row]) -> dict[str, Ratio]:
         "num_output_tokens": mean("num_output_tokens"),
         "num_input_tokens": mean("num_input_tokens"),
         "cost": mean("cost"),
+        **_judged_ratios(rows),
+    }
+
+
+def _judged_ratios(rows: Sequence[Row]) -> dict[str, Ratio]:
+    """What a judge says, where one was asked, and how far it agrees with exact match: it should call right what is a golden
+    answer to the letter, and little of what has no word in common with one."""
+    if all(row.judged is None for row in rows):
+        return {}
+
+    def judged_among(is_among: Callable[[Row], bool]) -> Ratio:
+        return mean_of([bool(row.judged) if row.is_judged_answer and is_among(row) else None for row in rows])
+
+    return {
+        "judged": mean_of([row.judged for row in rows]),
+        "judged_given_em": judged_among(lambda row: row.em),
+        "judged_given_no_em": judged_among(lambda row: not row.em),
+        "judged_given_no_word": judged_among(lambda row: not row.em and not row.has_golden_word),
+    }
+
+
+def _judge_counts(rows: Sequence[Row]) -> dict[str, Any]:
+    """The counts behind the ratios, and what has no verdict."""
+    errors = [row.judge_error for row in rows if row.judge_error is not None]
+    ratios = _judged_ratios(rows)
+    if not errors and not ratios:
+        return {}
+    return {
+        "n_judged": sum(row.judged is not None for row in rows),
+        "judge_failures": len(errors),
+        **({"last_judge_error": errors[-1]} if errors else {}),
+        **{f"n_{name}": int(ratio.bottom.sum()) for name, ratio in ratios.items() if name != "judged"},
     }
 
 
@@ -363,6 +409,7 @@ def summarise(rows: Sequence[Row], *, num_resamples: int = 1000, seed: int = 0) 
         "errors": _errors(rows),
         "stops": dict(Counter(row.stop or "unknown" for row in rows).most_common()),
         "turns": {str(turns): count for turns, count in sorted(Counter(r.num_llm_calls for r in rows).items())},
+        **_judge_counts(rows),
         "ci95": {name: list(interval) for name, interval in around.items() if interval is not None},
     }
 

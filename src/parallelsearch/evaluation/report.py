@@ -26,6 +26,7 @@ from parallelsearch.evaluation.tables import (
     error_table,
     facts_of,
     group_table,
+    judge_table,
     kind_table,
     metric_table,
     paired_table,
@@ -40,6 +41,9 @@ _MANY_SENTENCES = 0.1
 """From this share of answers on that are right but for their form, a reader of the numbers is told."""
 _SOME_GOLD = 3
 """Where so many questions have gold and none of it was found, the corpus or the titles are surely others."""
+_SOME_VERDICTS, _LEAST_AGREEMENT, _MOST_STRANGERS = 5, 0.9, 0.5
+"""A judge is distrusted where it denies more than a tenth of the answers that are golden ones to the letter, or grants more
+than half of those that share no word with one; of fewer than five nothing is said."""
 _BUDGET_TITLE = "All gold, and gold recall, at a budget of passages and rounds"
 _MAX_POINTS = 200
 
@@ -195,9 +199,20 @@ def write_report(run_dir: str | os.PathLike[str], *, png: bool = True, viewer: s
     view = View(folder.resolve().name, read_manifest(folder), summary["subsets"], read_rows(folder))
     warnings = [*view.manifest.warnings, *notes_of(summary)]
     examples = read_examples(folder, choose_examples(view.rows))
-    sections = [*_budget_sections(view.name, folder), Section("Results", [metric_table([view])]), *_sections([view])]
+    sections = [
+        *_budget_sections(view.name, folder),
+        Section("Results", [metric_table([view])]),
+        *judge_sections(summary),
+        *_sections([view]),
+    ]
     title = f"Evaluation: {view.name}"
     return _write(folder, title, [view], sections, warnings, png, examples, facts_of(view), viewer)
+
+
+def judge_sections(summary: Mapping[str, Any]) -> list[Section]:
+    """Nothing where no judge was asked."""
+    is_judged = "judge" in summary and next(iter(summary["subsets"].values())).get("judged") is not None
+    return [Section("The judge, and how far it agrees with exact match", [judge_table(summary)])] if is_judged else []
 
 
 def _budget_sections(name: str, folder: Path) -> list[Section]:
@@ -280,6 +295,36 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
         notes.append(
             f"{share:.0%} of the passages shown were cut to fit into {limit} tokens a round: the model may not have seen "
             "what was found. Raise --max-observation-tokens (for wide rounds --tokens-per-subquery)"
+        )
+    return [*notes, *_judge_notes(values)]
+
+
+def _judge_notes(values: Mapping[str, Any]) -> list[str]:
+    """What must be known of verdicts: those that are missing, and a judge that cannot be right."""
+    if "judge_failures" not in values:
+        return []
+    notes: list[str] = []
+    if num_failed := values["judge_failures"]:
+        notes.append(
+            f"the judge gave no verdict on {num_failed} answers, last with: {stopped(values['last_judge_error'])} They are "
+            "left out of 'judged right'. To ask again, give its command again"
+        )
+    if num_left := values["n"] - values["n_judged"] - num_failed:
+        notes.append(
+            f"{num_left} of {values['n']} questions have not been judged: they were answered since, or have no golden "
+            "answer. To judge what can be judged: parallelsearch judge RUN --judge ADDRESS"
+        )
+    agreed, num_right = values.get("judged_given_em"), values.get("n_judged_given_em", 0)
+    if agreed is not None and num_right >= _SOME_VERDICTS and agreed < _LEAST_AGREEMENT:
+        notes.append(
+            f"the judge calls right only {agreed:.0%} of the {num_right} answers that are a golden one to the letter: it is "
+            "not to be trusted. Take a larger model, and measure it first: python benchmarks/judge.py --judge ADDRESS"
+        )
+    given, num_strange = values.get("judged_given_no_word"), values.get("n_judged_given_no_word", 0)
+    if given is not None and num_strange >= _SOME_VERDICTS and given > _MOST_STRANGERS:
+        notes.append(
+            f"the judge calls right {given:.0%} of the {num_strange} answers without a word in common with a golden one: it "
+            "may call right whatever it is shown. Read some of them before you believe it (judgements.jsonl)"
         )
     return notes
 

@@ -20,9 +20,10 @@ from parallelsearch.data.sets import QuestionSet
 from parallelsearch.dialect import Dialect
 from parallelsearch.dialects import open_dialect
 from parallelsearch.errors import DataError, UsageError, check_whole, stopped
-from parallelsearch.evaluation.folder import RunFolder, RunStoppedError
+from parallelsearch.evaluation.appended import RunStoppedError
+from parallelsearch.evaluation.folder import RunFolder
 from parallelsearch.evaluation.manifest import Manifest, describe_machine, hash_text, now, plain
-from parallelsearch.evaluation.metrics import Row, row_of, subsets_of, summarise
+from parallelsearch.evaluation.metrics import Row, subsets_of, summarise
 from parallelsearch.limits import Limits, Prices
 from parallelsearch.own_code import UNREADABLE
 from parallelsearch.policy.base import Policy, Sampling
@@ -121,7 +122,7 @@ async def run_questions(
         summary = summary_of(run.rows, manifest, settings.num_resamples, settings.seed)
         summary["wall_s"] = time.perf_counter() - start_s
         summary["num_done_now"] = run.num_done_now
-        folder.finish(run.rows, summary)
+        summary = folder.finish(run.rows, summary)
     if goes_on and not run.num_done_now:
         _log.warning("nothing was asked: the run in '%s' was finished. For another one choose another folder", out_dir)
     return summary
@@ -153,6 +154,7 @@ def summary_of(rows: Sequence[Row], manifest: Manifest, num_resamples: int = 100
         **({"last_search_error": search_errors[-1]} if search_errors else {}),
         "num_questions": manifest.setup["data"]["num_questions"],
         "num_done": len(rows),
+        "bootstrap": {"num_resamples": num_resamples, "seed": seed},
         "manifest": manifest.to_dict(),
     }
 
@@ -270,7 +272,7 @@ class _Run:
 
         def keep(number: int, trajectory: Trajectory) -> None:
             folder.add(trajectory)
-            row = row_of(trajectory, left[number], settings.prices)
+            row = folder.row(trajectory, left[number], settings.prices)
             self._count(row)
             self.num_done_now += 1
             self._report()
@@ -406,7 +408,5 @@ def run_answers(
             trajectory.stop, trajectory.answer, trajectory.elapsed_s = "answer", found.get(question.id), 0.0
             if question.id not in done:
                 folder.add(trajectory)
-            rows.append(row_of(trajectory, question))
-        summary = summary_of(rows, manifest, num_resamples, seed)
-        folder.finish(rows, summary)
-    return summary
+            rows.append(folder.row(trajectory, question))
+        return folder.finish(rows, summary_of(rows, manifest, num_resamples, seed))

@@ -31,6 +31,7 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("n", "n", "d"),
     ("em", "EM", ".3f"),
     ("f1", "F1", ".3f"),
+    ("judged", "judged right", ".3f"),
     ("chance_em", "chance", ".3f"),
     ("num_llm_calls", "calls", ".2f"),
     ("num_searches", "searches", ".2f"),
@@ -45,6 +46,10 @@ _COLUMNS: tuple[tuple[str, str, str], ...] = (
 )
 _DETAILS: tuple[tuple[str, str, str], ...] = (
     ("sub_em", "substring EM", ".3f"),
+    ("n_judged", "answers with a verdict", "d"),
+    ("judged_given_em", "judged right where EM is right", ".3f"),
+    ("judged_given_no_em", "judged right where EM is wrong", ".3f"),
+    ("judged_given_no_word", "judged right without a golden word", ".3f"),
     ("string_loose", "string accuracy, loose", ".3f"),
     ("string_strict", "string accuracy, strict", ".3f"),
     ("split_anywhere_ratio", "split in any round", ".3f"),
@@ -68,12 +73,23 @@ _DETAILS: tuple[tuple[str, str, str], ...] = (
 )
 
 
+_WITH_INTERVAL = (
+    "em",
+    "f1",
+    "decomposition_accuracy",
+    "judged",
+    "judged_given_em",
+    "judged_given_no_em",
+    "judged_given_no_word",
+)
+
+
 def _cell(values: Mapping[str, Any], key: str, form: str) -> str:
     value = values.get(key)
     if value is None:
         return "–"
     interval = values.get("ci95", {}).get(key)
-    if interval and key in ("em", "f1", "decomposition_accuracy"):
+    if interval and key in _WITH_INTERVAL:
         return f"{value:{form}} [{interval[0]:{form}}, {interval[1]:{form}}]"
     return f"{value:{form}}"
 
@@ -114,8 +130,10 @@ def facts_of(view: View) -> list[Fact]:
     values = next(iter(view.subsets.values()))
     interval = values["ci95"].get("em")
     time = f"p95 {values['elapsed_p95_s']:.2f} s"
+    judged = values.get("judged")
     return [
         Fact(f"{values['em']:.3f}", "exact match", f"{interval[0]:.3f} to {interval[1]:.3f}" if interval else ""),
+        *([] if judged is None else [Fact(f"{judged:.3f}", "judged right", f"of {values['n_judged']:,}")]),
         Fact(f"{values['chance_em']:.3f}", "blind guess", "EM of a coin flip"),
         Fact(f"{values['f1']:.3f}", "F1", f"substring EM {values['sub_em']:.3f}"),
         Fact(f"{values['num_llm_calls']:.2f}", "LLM calls", f"{values['num_searches']:.2f} searches"),
@@ -138,6 +156,31 @@ def error_table(views: Sequence[View]) -> Table:
             ]
         )
     return _table(views, ("run", "wrong", *(name.replace("_", " ") for name in ERROR_CLASSES)), rows)
+
+
+_AGREEMENT = (
+    ("judged_given_em", "of the answers that EM calls right, it calls right"),
+    ("judged_given_no_em", "of those that EM calls wrong"),
+    ("judged_given_no_word", "of these, of those without a word in common with a golden answer"),
+)
+
+
+def judge_table(summary: Mapping[str, Any]) -> Table:
+    """Who judged, what it took, and how far the verdicts go with exact match, over all questions of a run."""
+    values, judge = next(iter(summary["subsets"].values())), summary["judge"]
+    rows = [
+        ["judge", str(judge["title"])],
+        ["prompt (SHA-256)", str(judge["prompt_sha256"])],
+        ["calls", f"{judge['num_calls']:,}"],
+        ["tokens read, written", f"{judge['num_input_tokens']:,}, {judge['num_output_tokens']:,}"],
+        ["questions with a verdict", f"{values['n_judged']:,} of {values['n']:,}"],
+    ]
+    for key, words in _AGREEMENT:
+        if values.get(key) is not None:
+            low, high = values["ci95"][key]
+            share = f"{values[key]:.3f} [{low:.3f}, {high:.3f}]"
+            rows.append([words, f"{round(values[key] * values[f'n_{key}']):,} of {values[f'n_{key}']:,}: {share}"])
+    return Table(("what", "value"), rows)
 
 
 def kind_table(views: Sequence[View]) -> Table:

@@ -19,8 +19,10 @@ from parallelsearch.addresses import DEFAULT_POLICY, open_own_search, open_polic
 from parallelsearch.data.sets import QuestionSet, load_questions
 from parallelsearch.errors import UsageError
 from parallelsearch.evaluation.budget import labelled_arm, run_arm, whole_arm
-from parallelsearch.evaluation.folder import TRAJECTORIES_FILE, read_rows, short_names
+from parallelsearch.evaluation.folder import TRAJECTORIES_FILE, is_summed_up, read_rows, short_names
 from parallelsearch.evaluation.gold import GoldRetriever
+from parallelsearch.evaluation.judge_run import JudgeSettings, OnJudged, check_runs, judge_run
+from parallelsearch.evaluation.judgements import Judgements, JudgeSetup, check_same
 from parallelsearch.evaluation.manifest import MANIFEST_FILE, read_manifest
 from parallelsearch.evaluation.report import choose_examples, write_budget, write_report
 from parallelsearch.evaluation.run import EvaluationSettings, OnProgress, as_set, run_answers, run_questions
@@ -48,6 +50,9 @@ async def evaluate(
     *,
     k: int = 3,
     answer_with: Policy | str | None = None,
+    judge: Policy | str | None = None,
+    judge_settings: JudgeSettings | None = None,
+    on_judged: OnJudged | None = None,
     record: PathLike | None = None,
     cache: PathLike | None = None,
     cache_days: float | None = None,
@@ -57,17 +62,60 @@ async def evaluate(
 
     `k` is how many hits a sub-query gets where `search` is an address or a backend of the caller's own, and `record`, `cache`
     and `cache_days` are those of `open_search`; a `Search` has its own. `answer_with` is another model that
-    reads what the policy found and answers.
+    reads what the policy found and answers. `judge` is one that says of each answer whether it is right, once all are there
+    (`judge` of this family does so later).
     """
     asked = _loaded(questions)
     async with AsyncExitStack() as stack:
         asks = await stack.enter_async_context(_opened_policy(policy))
         reads = None if answer_with is None else await stack.enter_async_context(_opened_policy(answer_with))
+        judges = None if judge is None else await stack.enter_async_context(_opened_policy(judge))
+        judging = judge_settings or JudgeSettings()
+        setup = None if judges is None else JudgeSetup.of(judges)
+        if setup is not None:  # a folder of another judge is refused before the run, not after it
+            check_same(Judgements(out_dir), setup, replaces=judging.replace)
         kept = {"record": record, "cache": cache, "cache_days": cache_days}
         looks = await stack.enter_async_context(_opened_search(search, k, asked, **kept))
         summary = await run_questions(asked, asks, looks, out_dir, settings, on_progress, answer_with=reads)
-    await asyncio.to_thread(write_pages, out_dir)  # seconds of drawing; the caller's loop goes on
+        try:
+            if judges is not None:
+                summary = await judge_run(out_dir, judges, judging, on_judged, setup=setup)
+        finally:  # a judge that is broken takes nothing from the run
+            await asyncio.to_thread(write_pages, out_dir)  # seconds of drawing; the caller's loop goes on
     return summary
+
+
+async def judge(
+    run_dir: PathLike,
+    judge: Policy | str,
+    settings: JudgeSettings | None = None,
+    on_progress: OnJudged | None = None,
+) -> dict[str, Any]:
+    """Ask a judge, a policy or its address, whether each answer of a run is right: `await judge("runs/a", "openai:...")`. The
+    folder keeps its verdicts; those it has are not asked for again. Returns the summary, with `judged` in it.
+
+    Of a run that is not finished the answers so far are judged. Its summary and pages come when it ends, verdicts included.
+    """
+    (summary,) = await judge_all([run_dir], judge, settings, on_progress)
+    return summary
+
+
+async def judge_all(
+    run_dirs: Sequence[PathLike],
+    judge: Policy | str,
+    settings: JudgeSettings | None = None,
+    on_progress: OnJudged | None = None,
+) -> list[dict[str, Any]]:
+    """The same for several runs, one after the other. What is wrong with one of the folders is told before any is judged."""
+    settings = settings or JudgeSettings()
+    summaries: list[dict[str, Any]] = []
+    async with _opened_policy(judge) as judges:
+        setup = check_runs(run_dirs, judges, settings)
+        for run_dir in run_dirs:
+            summaries.append(await judge_run(run_dir, judges, settings, on_progress, setup=setup))
+            if is_summed_up(Path(run_dir)):
+                await asyncio.to_thread(_write_report, Path(run_dir))
+    return summaries
 
 
 def evaluate_answers(
@@ -160,7 +208,11 @@ def write_pages(out_dir: str | os.PathLike[str]) -> Path:
     """The report, with the viewer's page beside it: the examples are in that page, whatever else does not fit."""
     folder = Path(out_dir)
     export_html(folder, folder / VIEWER_FILE, _MAX_VIEWER_BYTES, first=choose_examples(read_rows(folder)))
-    return write_report(folder, viewer=VIEWER_FILE)
+    return _write_report(folder)
+
+
+def _write_report(folder: Path) -> Path:
+    return write_report(folder, viewer=VIEWER_FILE if (folder / VIEWER_FILE).exists() else None)
 
 
 def _loaded(questions: Questions) -> QuestionSet:

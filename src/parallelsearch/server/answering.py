@@ -23,8 +23,9 @@ from parallelsearch.errors import ParallelSearchError, UsageError
 from parallelsearch.grounding import Citation, Source, cite, sentence_of, sources_of, thoughts_of
 from parallelsearch.http import without_asked
 from parallelsearch.limits import MIN_TURN_TOKENS, Limits, Prices
+from parallelsearch.policy.asking import BROKE
 from parallelsearch.policy.base import Policy, Sampling
-from parallelsearch.rollout import BROKE, OnEvent
+from parallelsearch.rollout import OnEvent
 from parallelsearch.search import Search
 from parallelsearch.server.asking import AskOptions, ChatLimits
 from parallelsearch.server.chores import unsearched
