@@ -30,6 +30,7 @@ def missing(text: str) -> list[tuple[int, tuple[str, ...]]]:
         "[1] Monet: 14 November, 11-14. [2] 10 July, 07-10.",
         "[1] The French painter: born in Paris on 14 November.",
         "[1] Oscar Claude Monet: born 1840.",  # a name that is longer than the page's
+        "[1] Monet: a French painter. older is said of Camille Pissarro.",
         "[7] Auguste Renoir: born 1841.",  # no such passage: it is told elsewhere
         "Born in 1999 [1]. It was in 1999 [1], 77.",  # a number behind a sentence is no note
         "[1]",

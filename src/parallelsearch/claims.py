@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from parallelsearch.retrieval.terms import STOP_WORDS, split_words
 
 _NOTE = re.compile(r"(?:^|(?<=[.:;>\n]))[ \t]*\[(\d{1,4})\][ \t]+(?=\S)", re.MULTILINE)
-_SENTENCE_END = re.compile(r"(?<=[^\s.][^\s.])\.(?=\s+[A-Z0-9\[]|\s*$)|\n|<|,? against \d")
+_SENTENCE_END = re.compile(r"(?<=[^\s.][^\s.])\.(?=\s|$)|\n|<|,? against \d")
 """Or where it begins to reckon."""
 _TOKEN = re.compile(r"(?:[^\s,;:()\"“”«»]|(?<=\d),(?=\d))+")
 _MONTH_AND_DAY = re.compile(r"\d\d-\d\d")
