@@ -50,7 +50,7 @@ def talk(agent: Agent, answers: Answers, live: Console) -> None:
     say("question after question; /help shows what there is, Ctrl-D or an empty line leaves", err=True)
     with agent.conversation() as conversation:
         while True:
-            is_asked = False
+            is_asked, num_shown = False, answers.num_shown
             try:
                 text = typed.question()
                 if text is None or text.lower() in _LEAVING:
@@ -61,7 +61,9 @@ def talk(agent: Agent, answers: Answers, live: Console) -> None:
                 is_asked = True
                 _answer(text, conversation, answers, live)
             except KeyboardInterrupt:
-                answers.num_stopped += is_asked
+                answers.num_stopped += (
+                    is_asked and answers.num_shown == num_shown
+                )  # else it was stopped while it was shown
                 say("\nstopped" if is_asked else "", err=True)
             except ParallelSearchError as error:
                 say(f"parallelsearch: {error}", err=True)
