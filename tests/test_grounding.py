@@ -178,6 +178,8 @@ BORN = "Where was the author of Emma born?"
         ("In which city was Auguste Renoir born?", "1841", [RENOIR], "unsupported"),
         ("Where and in which year was Auguste Renoir born?", "1841", [RENOIR], None),
         ("Who was born in 1841?", "1841", [RENOIR], "unsupported"),
+        ("Who was born at Limoges?", "May", [Hit("y", "May", "May was born at Limoges.")], None),
+        ("Where was Auguste Renoir born?", "1841 and 25 February 1841", [RENOIR], "unsupported"),
         ("In which year was Auguste Renoir born?", "1841", [RENOIR], None),
         # A question without a name in it: any passage that holds the words.
         ("which painter was born in 1840?", "Claude Monet", [MONET], None),

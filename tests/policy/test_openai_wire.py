@@ -32,6 +32,7 @@ from hypothesis import strategies as st
 
 from parallelsearch import grammar
 from parallelsearch.errors import PolicyError, TransientError
+from parallelsearch.http import Secrets
 from parallelsearch.policy.base import Generation
 from parallelsearch.policy.openai import OpenAIPolicy
 from parallelsearch.policy.openai_wire import EventReader, Mould, Turn, whole_end
@@ -320,7 +321,7 @@ def fed_together(
         mould, left, size = Mould(), data, itertools.cycle(sizes)
         while left and not turn.ran_on:
             number = next(size)
-            policy._feed(turn, left[:number], mould, None)
+            policy._feed(turn, left[:number], mould, Secrets())
             left = left[number:]
 
     return outcome(feed, with_calls, max_chars)
