@@ -26,6 +26,8 @@ from parallelsearch.addresses import open_search
 from parallelsearch.data import load_questions, training_pool
 from parallelsearch.dialects import open_dialect
 from parallelsearch.errors import UsageError, require
+from parallelsearch.http import Credentials, Sent
+from parallelsearch.http.credentials import bearer
 from parallelsearch.limits import Limits
 from parallelsearch.policy.openai import OpenAIPolicy
 from parallelsearch.policy.server import THINKING_TOKENS
@@ -151,6 +153,17 @@ class SearchHarnessConfig(vf.HarnessConfig, _Settings):  # type: ignore[misc]
         open_dialect(self.dialect)
 
 
+class _Secret(Credentials):
+    """What verifiers' endpoint is shown: it comes with the rollout, and from no variable."""
+
+    def __init__(self, secret: str) -> None:
+        super().__init__()
+        self._sent = Sent(secret, bearer(secret))
+
+    def read(self) -> Sent:
+        return self._sent
+
+
 class EndpointPolicy(OpenAIPolicy):
     """The model behind verifiers' endpoint for one rollout. How it samples is for verifiers to say; what that leaves open is
     for the server. What is streamed is read to its end there, so nothing is."""
@@ -169,11 +182,8 @@ class EndpointPolicy(OpenAIPolicy):
             thinking_tokens=0 if self.trains else THINKING_TOKENS,
             extra_body={"temperature": None, "top_p": None, "seed": None},
         )
-        self._bearer = secret
+        self._credentials = _Secret(secret)
         self._sends_reasoning = self.trains  # a turn that comes back without its thought would be taken for another one
-
-    def _key(self) -> str:
-        return self._bearer
 
     def describe(self) -> dict[str, Any]:
         return {"kind": self.name, "model": self.model}
