@@ -173,6 +173,13 @@ BORN = "Where was the author of Emma born?"
          [MONET, PISSARRO, CEZANNE], None),
         ("When were Claude Monet, Camille Pissarro and Paul Cezanne born?", "1840, 1830 and 1866",
          [MONET, PISSARRO, CEZANNE], "unsupported"),
+        # What follows the list is no part of its last name.
+        ("Who was born first, Claude Monet or Camille Pissarro? Please look them both up.", "Camille Pissarro",
+         [MONET, PISSARRO], None),
+        ("Compare Claude Monet, Camille Pissarro and Paul Cezanne. Which one was born first?", "Camille Pissarro",
+         [MONET, PISSARRO, CEZANNE], None),
+        ("Compare Claude Monet, Camille Pissarro and Paul Cezanne. Which one was born first?", "Camille Pissarro",
+         [MONET, PISSARRO, RENOIR], "parts_missing"),
         # A date is no place and no person, though it stands there.
         ("Where was Auguste Renoir born?", "1841", [RENOIR], "unsupported"),
         ("In which city was Auguste Renoir born?", "1841", [RENOIR], "unsupported"),

@@ -44,6 +44,8 @@ _ASKED = words_of(
     "born birth died death year date first last older younger oldest youngest wrote made called same both today currently"
 )
 """Words that say what is asked of a thing, and not of which."""
+_NEXT_SENTENCE = re.compile(r"[?!]\s|(?<=[^\s.][^\s.])\.\s")
+"""What follows a list may stand at its last thing: `B? Please look them up.`"""
 _VERBS = words_of("is was are were has had")
 _OF_THE_SENTENCE = words_of(
     "yes no based according answer both however therefore thus so hence although though while also overall finally "
@@ -324,6 +326,7 @@ class _Evidence:
         self.is_list = bool(self._parts)
         self._parts = self._parts or [one for one in offered(self.question) if one.lower() not in _YES_OR_NO]
         self._parts = self._parts or list(next(compared(self.question), ()))
+        self._parts = [_NEXT_SENTENCE.split(part, maxsplit=1)[0] for part in self._parts]
         self._compares = bool(self._parts)
         self._parts = self._parts or names_in(self.question)
         self._asked = {_plain(name) for name in names_in(self.question)}
