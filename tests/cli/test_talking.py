@@ -101,7 +101,11 @@ def test_ctrl_c_stops_the_question_and_not_the_conversation(talk):
     terminal.type("nonsense")
     terminal.until("nonsense")  # Python's readline is deaf for the moment before it waits for keys
     terminal.type(CTRL_C)  # at the prompt it takes away what was typed
-    terminal.until(PROMPT)
+    try:
+        terminal.until(PROMPT, timeout_s=10)
+    except AssertionError:  # it came in that moment all the same, and is heard at the next key
+        terminal.type(" ")
+        terminal.until(PROMPT)
     assert "slow" not in terminal.silence(0.5)  # a rollout that was stopped tells nothing more
     terminal.type(f"{MONET}\n")
     told = terminal.until(PROMPT)
