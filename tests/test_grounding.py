@@ -188,6 +188,7 @@ BORN = "Where was the author of Emma born?"
         ("Who was born at Limoges?", "May", [Hit("y", "May", "May was born at Limoges.")], None),
         ("Where was Auguste Renoir born?", "1841 and 25 February 1841", [RENOIR], "unsupported"),
         ("In which year was Auguste Renoir born?", "1841", [RENOIR], None),
+        ("What place did Auguste Renoir take?", "3", [Hit("z", "Auguste Renoir", "Auguste Renoir came in 3.")], None),
         # A question without a name in it: any passage that holds the words.
         ("which painter was born in 1840?", "Claude Monet", [MONET], None),
         ("which painter was born in 1840?", "Manet", [MONET], "unsupported"),

@@ -73,8 +73,8 @@ _ASKS_FOR_NO_NAME = re.compile(
 )
 """What a name of the question can be no answer to."""
 _ASKS_FOR_NO_DATE = re.compile(
-    r"(?:[a-z]+ )?(?:where|who|whose|whom|(?:which|what) (?:city|town|village|country|place|museum|state|river|sea|ocean|"
-    r"island|continent))\b(?!.*\b(?:when|year|date|day|old|long|many|much)\b)",
+    r"(?:[a-z]+ )?(?:where|who|whose|whom|(?:which|what) (?:city|town|village|country|museum|state|river|sea|ocean|island|"
+    r"continent))\b(?!.*\b(?:when|year|date|day|old|long|many|much)\b)",
     re.IGNORECASE,
 )
 """What a date or a year can be no answer to."""
