@@ -182,5 +182,6 @@ def test_ctrl_c_ends_it(tmp_path, is_asking):
         command.stdin = None
     command.send_signal(signal.SIGINT)
     out, err = command.communicate(timeout=60)
-    assert (command.returncode, out) == (130, b"")
+    assert command.returncode == 130
+    assert out.count(b"\n") <= is_asking  # the question that was under way may still be told, as far as it came
     assert err.endswith(b"parallelsearch: stopped\n")
