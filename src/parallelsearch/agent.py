@@ -59,6 +59,7 @@ class AskOptions(_Options, total=False):
 
     abstain: bool
     answer_with: Policy | None
+    written: bool
     k: int | None
 
 
@@ -88,6 +89,7 @@ class AskManyOptions(TypedDict, total=False):
     fresh: bool
     abstain: bool
     answer_with: Policy | None
+    written: bool
     k: int | None
     on_event: OnEvent | None
     on_done: Callable[[int, Trajectory], object] | None
@@ -217,6 +219,7 @@ class Agent:
         streaming_dispatch: bool = True,
         abstain: bool = True,
         answer_with: Policy | str | None = None,
+        written: bool = False,
         **unknown: Never,
     ) -> None:
         """`search` is an address, a backend of your own (`retrieval/own.py`: an object or a function) or a `Search`.
@@ -224,6 +227,7 @@ class Agent:
         what the policy was trained on. An answer that rests on nothing that was found is taken back: `answer` is None then,
         and `abstained` says why and what it was (`grounding.py`); `abstain=False` gives every answer.
         `answer_with` is another model, by its address or as an object, that reads what the policy found and answers.
+        `written` asks for a text with its sources, in Markdown, rather than a short answer: of a chat model or the reader.
         A `Policy` or `Search` given as an object stays open when the agent is closed: who opened it closes it, and several
         agents may share it. Addresses are the agent's to close, and so is a backend, which it makes a `Search` of."""
         refuse_unknown(unknown, _AGENT_OPTIONS, "Agent")
@@ -236,7 +240,7 @@ class Agent:
         held = ((self.search, search), (self.policy, policy), (self.reader, answer_with))
         self._opened = [made for made, given in held if made is not None and made is not given]
         self._options: dict[str, Any] = {"dialect": dialect, "streaming_dispatch": streaming_dispatch}
-        self._options["answer_with"] = self.reader
+        self._options |= {"answer_with": self.reader, "written": written}
         self.abstain = abstain
         self._twins: dict[str, Policy] = {}
         self._twins_lock = threading.Lock()

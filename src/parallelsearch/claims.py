@@ -1,9 +1,13 @@
-"""What a model says that a passage says, held against the passage.
+"""What a model says that passages say, held against them.
 
 A model that reads before it answers notes what it reads: `[2] Georgia O'Keeffe: died 6 March 1986.` Such a note begins with
 the number of a passage and goes on to the end of its first sentence; what follows (`1986 against 1946: after`) is its own
 reckoning. `misread_notes` gives those whose passage has not got their numbers, or the names they are about. Whether a note
 that stands in its passage was the right one to take, and what is concluded from it, is not seen.
+
+A written answer names the passages behind what it states: `Monet was born in 1840 [1].` `doubts` gives the statements with a
+number that none of the passages they name has. What is reckoned (a difference, a share) is among them: they are for people
+to look at. Of a text that names none, `bearers` gives the passages that have what it states.
 """
 
 from __future__ import annotations
@@ -18,6 +22,11 @@ _NOTE = re.compile(r"(?:^|(?<=[.:;>\n]))[ \t]*\[(\d{1,4})\][ \t]+(?=\S)", re.MUL
 _SENTENCE_END = re.compile(r"(?<=[^\s.][^\s.])\.(?=\s|$)|\n|<|,? against \d")
 """Or where it begins to reckon."""
 _TOKEN = re.compile(r"(?:[^\s,;:()\"“”«»]|(?<=\d),(?=\d))+")
+_NAMED = re.compile(r"\[\d{1,4}(?:\s*+,\s*+\d{1,4})*\](?:(?:,|;| and)?\s*+\[\d{1,4}(?:\s*+,\s*+\d{1,4})*\])*+")
+"""Passages named behind a statement: `[1]`, `[1, 3]`, `[1][3]`, `[1] and [3]`."""
+_MARK_OF_LINE = re.compile(r"^\s*(?:\d{1,3}[.)]\s|[-*+>#|]+\s)+")
+"""What begins an item of a list, a heading or a row, and says nothing."""
+_EDGE = " \t.,;:|*_'’\"“”()"
 _MONTH_AND_DAY = re.compile(r"\d\d-\d\d")
 """How a date is written to be compared with another; no page writes it so."""
 
@@ -39,6 +48,50 @@ def misread_notes(text: str, passages: Mapping[int, str]) -> list[Note]:
         if number in passages and (missing := tuple(_missing(said, set(split_words(passages[number]))))):
             found.append(Note(number, said, missing))
     return found
+
+
+def doubts(text: str, passages: Mapping[int, str], question: str = "") -> list[Note]:
+    """What a written answer states with a number that stands neither in the passages named behind it nor in the question. A
+    statement begins where the line does, or behind the passages named before it."""
+    asked = set(split_words(question))
+    found = []
+    for line in text.splitlines():
+        start = 0
+        for named in _NAMED.finditer(line):
+            said = _MARK_OF_LINE.sub("", line[start : named.start()]).strip(_EDGE)
+            start = named.end()
+            numbers = [int(number) for number in re.findall(r"\d+", named[0]) if int(number) in passages]
+            if not numbers or not said:
+                continue
+            words = asked.union(*(split_words(passages[number]) for number in numbers))
+            if missing := tuple(_numbers_without(said, words)):
+                found.append(Note(numbers[0], said, missing))
+    return found
+
+
+def bearers(text: str, passages: Mapping[int, str]) -> list[int]:
+    """The passages that bear out what a text states that names none: each has every name and number of some sentence, or row,
+    that has two or more of them."""
+    words = {number: set(split_words(passage)) for number, passage in passages.items()}
+    found = set()
+    for line in text.splitlines():
+        for said in _SENTENCE_END.split(_MARK_OF_LINE.sub("", line)):
+            tokens = [token.strip(_EDGE) for token in _TOKEN.findall(said)]
+            telling = {
+                word for token in tokens if token[:1].isupper() or token[:1].isdigit() for word in split_words(token)
+            }
+            telling -= STOP_WORDS
+            if len(telling) > 1:
+                found |= {number for number, known in words.items() if telling <= known}
+    return sorted(found)
+
+
+def _numbers_without(said: str, words: set[str]) -> Iterator[str]:
+    """The numbers of a statement that are not among these words."""
+    for token in _TOKEN.findall(said):
+        parts = [word for word in split_words(token) if word.isdigit()]
+        if parts and not words.issuperset(parts):
+            yield token.strip(_EDGE)
 
 
 def _notes(text: str) -> Iterator[tuple[int, str]]:

@@ -108,6 +108,10 @@ class Dialect(ABC):
     answer_start: str = ""
     """What a turn that must answer is begun with, where the policy lets it: a model that knows nothing but to call goes on
     calling, whatever it is told."""
+    written: str = ""
+    """The name of the dialect that asks the same for a text with its sources; "" where there is none."""
+    is_written: bool = False
+    """The answer is such a text: in Markdown, of several lines, with the numbers of passages in it."""
     is_trainable: bool = True
     """The segments of the record, joined, are what the model was shown at each call."""
 

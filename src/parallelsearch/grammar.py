@@ -80,6 +80,14 @@ def prompt_text(question: str, mode: PromptMode = "parallel", context: str = "")
     )
 
 
+HOW_TO_WRITE = (
+    "as long as the question needs and no longer, in Markdown, with a table where several things are compared. Behind each "
+    "statement put the number of the passage it rests on in brackets, like this: [2]. State nothing that no passage says, "
+    "and say what was not found"
+)
+"""What a model is told that writes a text for an answer."""
+
+
 def tidy_question(question: str) -> str:
     """Stripped, on one line, harmless, and with a question mark at the end."""
     text = defuse(one_line(question))
@@ -99,6 +107,16 @@ def one_line(question: str) -> str:
 
 def _is_item(line: str) -> bool:
     return not line.endswith(tuple(_ENDINGS)) and len(line.split()) <= _MAX_ITEM_WORDS
+
+
+def written_answer(text: str) -> str:
+    """A text with its lines as they are, out of the tags or the fence that a model may put it in."""
+    if len(blocks := text.split(opening(ANSWER))) > 1:
+        text = blocks[-1]
+    lines = text.replace(closing(ANSWER), "").strip().splitlines()
+    if len(lines) > 2 and re.fullmatch(r"```(?:markdown|md)?", lines[0].strip()) and lines[-1].strip() == "```":
+        lines = lines[1:-1]
+    return defuse("\n".join(line.rstrip() for line in lines)).strip()
 
 
 # Neither notice shows an action to copy: a small model told to write `<answer> the answer </answer>` wrote just that.

@@ -8,7 +8,8 @@ asked. A number that names nothing is no citation: it is taken out of the answer
 says itself that it found none, no passage was shown, none that has to do with the question holds the answer's words, or a
 thing compared was not found. To do with the question: a passage mentions a name of the question, or one that leads on from
 such a passage; where the question has no name in it, one of its words that say what it is about. Nor should it be given
-where a policy of ours noted of a passage what does not stand there (`claims.py`).
+where a policy of ours noted of a passage what does not stand there (`claims.py`). A written answer is given if it names a
+passage, or one has what it states.
 Nothing here judges whether a passage proves the answer; one that was read right and is about something else is not noticed.
 """
 
@@ -21,7 +22,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from parallelsearch.answers import normalise, says_not_found
-from parallelsearch.claims import Note, misread_notes
+from parallelsearch.claims import Note, bearers, doubts, misread_notes
 from parallelsearch.data.alternatives import EDGE, compared, listed, names_in, offered, words_of
 from parallelsearch.errors import stopped
 from parallelsearch.grammar import PromptMode, one_line
@@ -122,6 +123,8 @@ class Cited:
     text: str
     citations: list[Citation] = field(default_factory=list)
     invalid_numbers: list[int] = field(default_factory=list)
+    doubts: list[Note] = field(default_factory=list)
+    """Of a written answer: what it states with a number that the passages it names there have not got."""
 
 
 def sources_of(trajectory: Trajectory) -> list[Source]:
@@ -157,17 +160,28 @@ def cite(trajectory: Trajectory, sources: Sequence[Source] | None = None) -> Cit
     texts = [answer, *(segment.text for segment in trajectory.segments if segment.author == "model")]
     written = dict.fromkeys(number for text in texts for number in _numbers_in(text))
     basis: dict[int, Basis] = {number: "cited" for number in _numbers_in(answer) if number in known}
-    plain = _NUMBERS.sub("", answer)
-    evidence = _Evidence(trajectory, sources)
-    holders = evidence.holders(plain)
-    about = evidence.about_parts() if is_computed(evidence.question, plain) else []
-    for number in about or holders:
-        basis.setdefault(number, "contains_answer" if number in holders else "about_part")
+    doubtful: list[Note] = []
+    if trajectory.written:
+        doubtful = doubts(answer, _texts_of(sources), trajectory.question)
+        for number in [] if basis else bearers(answer, _texts_of(sources)):
+            basis[number] = "contains_answer"
+    else:
+        plain = _NUMBERS.sub("", answer)
+        evidence = _Evidence(trajectory, sources)
+        holders = evidence.holders(plain)
+        about = evidence.about_parts() if is_computed(evidence.question, plain) else []
+        for number in about or holders:
+            basis.setdefault(number, "contains_answer" if number in holders else "about_part")
     return Cited(
         _NUMBERS.sub(lambda match: _living(match, known), answer),
         [_citation(known[number], basis[number]) for number in sorted(basis)],
         [number for number in written if number not in known],
+        doubtful,
     )
+
+
+def _texts_of(sources: Sequence[Source]) -> dict[int, str]:
+    return {source.number: f"{source.title} {source.text}" for source in sources}
 
 
 def is_computed(question: str, answer: str) -> bool:
@@ -289,6 +303,8 @@ def abstention_of(trajectory: Trajectory) -> Abstention | None:
         return Abstention("not_found", answer)
     if not sources:
         return Abstention("no_evidence", answer)
+    if trajectory.written:
+        return None if cite(trajectory, sources).citations else Abstention("uncited", answer)
     evidence = _Evidence(trajectory, sources)
     if is_computed(evidence.question, plain):
         # A number may stand in a passage; how many of a list it is does not.
@@ -309,7 +325,7 @@ def misread_in(trajectory: Trajectory, sources: Sequence[Source] | None = None) 
     if thought is None or read_by_another or trajectory.dialect not in _OWN_DIALECTS:
         return []
     shown = sources_of(trajectory) if sources is None else sources
-    return misread_notes(thought, {source.number: f"{source.title} {source.text}" for source in shown})
+    return misread_notes(thought, _texts_of(shown))
 
 
 class _Evidence:

@@ -10,6 +10,8 @@ from parallelsearch.errors import UsageError, check_whole, is_number
 
 MIN_TURN_TOKENS = 32
 """A turn with less room than this is not started."""
+WRITTEN_TOKENS = 1_500
+"""What a turn may have where a text with its sources is wanted, and `max_tokens_per_turn` is left at its default."""
 NARROW = 3
 """A round of at most so many sub-queries has `max_observation_tokens` and shows all hits; a wider one has
 `tokens_per_subquery` for each and shows `WIDE_SHARE` of the hits."""
@@ -98,6 +100,11 @@ class Limits:
         check_whole("max_tokens_per_turn must be", self.max_tokens_per_turn, MIN_TURN_TOKENS)
         if self.max_billed_tokens is not None:
             check_whole("max_billed_tokens must be", self.max_billed_tokens)
+
+    def turn_tokens(self, is_written: bool = False) -> int:
+        """The most that a turn may have. Who sets a limit of their own gets that, whatever is written."""
+        is_default = self.max_tokens_per_turn == Limits.__dataclass_fields__["max_tokens_per_turn"].default
+        return WRITTEN_TOKENS if is_written and is_default else self.max_tokens_per_turn
 
     def observation_tokens(self, num_subqueries: int) -> int:
         """The most that the results of a round may have. The room that is left in the context may be less."""

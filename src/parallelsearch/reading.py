@@ -27,19 +27,25 @@ def reading_prompt(
     max_tokens: int,
     count_tokens: Callable[[str], int],
     special_tokens: frozenset[str] = frozenset(),
+    is_written: bool = False,
 ) -> str:
     """What the reader is asked: the passages under the numbers they were shown under, cut fairly so that all of it has about
-    `max_tokens` tokens."""
+    `max_tokens` tokens. `is_written`: for a text with its sources, in place of a short answer."""
     lines = [
         f"[{number}] {one_line(hit.title, special_tokens)}: {one_line(hit.text, special_tokens)}"
         for number, hit in enumerate(hits, start=1)
     ]
     harmless = grammar.tidy_question(grammar.defuse(question, special_tokens))
     asked = f"{grammar.defuse(context, special_tokens)}Question: {harmless}\n"
+    how = (
+        f"Write the answer, {grammar.HOW_TO_WRITE}"
+        if is_written
+        else "Give the answer, short and without explanation, between "
+        f"{grammar.opening(grammar.ANSWER)} and {grammar.closing(grammar.ANSWER)}"
+    )
     told = (
-        "Answer the question from the passages alone. Compare or count where that is asked. Give the answer, short and "
-        f"without explanation, between {grammar.opening(grammar.ANSWER)} and {grammar.closing(grammar.ANSWER)}. If the "
-        f"passages do not hold it, the answer is: {NOT_FOUND}.\n\nPassages:\n"
+        f"Answer the question from the passages alone. Compare or count where that is asked. {how}. If the passages do not "
+        f"hold it, the answer is: {NOT_FOUND}.\n\nPassages:\n"
     )
     needs = [count_tokens(line) + 1 for line in lines]
     shares = fair_shares(needs, max(0, max_tokens - count_tokens(told + asked) - 2))
@@ -49,6 +55,12 @@ def reading_prompt(
 
 def _cut(line: str, share: int, need: int) -> str:
     return line if need <= share else line[: len(line) * max(0, share - 2) // need].rstrip() + " ..."
+
+
+def written_in(text: str) -> str | None:
+    """The text that a reader wrote, behind its thought."""
+    plain = text.rpartition(grammar.closing(grammar.THINK))[2]
+    return None if grammar.opening(grammar.SEARCH) in plain else grammar.written_answer(plain) or None
 
 
 def answer_in(text: str) -> str | None:

@@ -32,7 +32,7 @@ from parallelsearch.observation import Observation
 from parallelsearch.policy.asking import ODD_DATA, ask
 from parallelsearch.policy.base import Generation, Message, OnCall, Policy, Sampling, check_policy, may_repeat
 from parallelsearch.reading import STOP as READING_STOP
-from parallelsearch.reading import answer_in, reading_prompt
+from parallelsearch.reading import answer_in, reading_prompt, written_in
 from parallelsearch.retrieval.base import DegradedHits, Hit
 from parallelsearch.search import Found, Search, check_search
 from parallelsearch.trajectory import (
@@ -87,6 +87,7 @@ class RolloutOptions(TypedDict, total=False):
     k: int | None
     fresh: bool
     answer_with: Policy | None
+    written: bool
 
 
 async def rollout(
@@ -105,6 +106,7 @@ async def rollout(
     fresh: bool = False,
     until: Until = "answer",
     answer_with: Policy | None = None,
+    written: bool = False,
 ) -> Trajectory:
     """Answer one question: `await rollout(...)`. Raises only for wrong use (an empty question); everything else is in the
     trajectory.
@@ -114,7 +116,8 @@ async def rollout(
     from the search's cache, so that two runs can be timed against each other. `until` ends it before the answer: once
     `limits.max_turns` turns have searched ("results"), or with the first turn, whose queries are then not run ("queries").
     `answer_with` is another model that reads what was found and answers in the policy's place (`reading.py`); where it fails,
-    the policy's own answer stands, and the record says so.
+    the policy's own answer stands, and the record says so. `written` asks whoever answers for a text with its sources, in
+    Markdown, rather than a short answer; a policy that was trained on short ones needs somebody else to write it.
     """
     asked = Question(question) if isinstance(question, str) else question
     if not isinstance(asked, Question):
@@ -132,6 +135,9 @@ async def rollout(
             f"the dialect '{talk.name}' needs a policy that takes tools, and '{policy.name}' takes none; leave it out, or "
             "take 'parallel'"
         )
+    reader = answer_with if until == "answer" else None
+    if (wants_text := (written or talk.is_written) and until == "answer") and reader is None:
+        talk, reader = _writer_of(talk, policy)
     name = session or f"rollout-{next(_numbers)}"
     async with policy.session(name) as key:
         while True:
@@ -140,18 +146,34 @@ async def rollout(
             )
             run.context, run.k = context, search.k if k is None else k
             run.scope, run.until = name if fresh else "", until
-            run.reader = answer_with if until == "answer" else None
+            run.reader, run.trajectory.written = reader, wants_text or None
             try:
                 await run.go(key)
             except PolicyError as error:
                 if isinstance(error, NoToolsError) and dialect is None and run.trajectory.num_llm_calls == 1:
                     talk = open_dialect(None)  # nobody asked for tools: it is asked again, in the package's own dialect
+                    if wants_text and reader is None:
+                        talk, reader = _writer_of(talk, policy)
                     continue
                 run.trajectory.stop, run.trajectory.error = "error", str(error)
             finally:
                 run.withdraw()
             await run.read_again(name)
             return run.finish()
+
+
+def _writer_of(talk: Dialect, policy: Policy) -> tuple[Dialect, Policy | None]:
+    """How a policy is asked for a text: in a dialect that has it write one in place of an answer; or else it is its own
+    reader, and writes it in a call of its own."""
+    if talk.is_written or talk.written:
+        return open_dialect(talk.written or talk), None
+    if policy.dialect is not None:
+        raise UsageError(
+            f"'{policy.name}' was trained to answer in a few words (the dialect '{policy.dialect}'), and a text was "
+            "asked for; name a chat model that writes it: --answer-with openai:BASE_URL#MODEL, in Python answer_with=. Or "
+            "leave that out"
+        )
+    return talk, policy
 
 
 class _Run:
@@ -189,6 +211,7 @@ class _Run:
         self.num_side_calls = 0
         self.num_read = self.num_written = 0  # over all calls, as a server's bill counts them
         self.max_tokens = min(limits.max_tokens, policy.max_context or limits.max_tokens)
+        self.turn_tokens = limits.turn_tokens(dialect.is_written)
         self.dispatches_early = dispatches_early and policy.streams
         self.tasks: dict[str, asyncio.Task[Found]] = {}
         self.written = ""  # of the turn being written, where the policy streams
@@ -351,7 +374,7 @@ class _Run:
             self.policy,
             segments,
             stop=stop,
-            max_tokens=min(self.limits.max_tokens_per_turn, self.room()),
+            max_tokens=min(self.turn_tokens, self.room()),
             session=session,
             on_text=on_text,
             **tools,
@@ -477,8 +500,8 @@ class _Run:
             generation = await self.written_by(
                 reader,
                 [reader.prompt(asked, self.trajectory.question)],
-                stop=READING_STOP,
-                max_tokens=self.limits.max_tokens_per_turn,
+                stop=() if self.trajectory.written else READING_STOP,
+                max_tokens=self.limits.turn_tokens(bool(self.trajectory.written)),
                 session=key,
                 on_text=(lambda piece: self.emit("text", number, piece)) if is_heard else None,
             )
@@ -486,7 +509,7 @@ class _Run:
             self.emit("text", number, generation.text)
         record.text, record.num_tokens = generation.text, generation.num_tokens
         record.num_read = (generation.usage or {}).get("prompt_tokens", num_read)
-        answer = answer_in(generation.text)
+        answer = (written_in if self.trajectory.written else answer_in)(generation.text)
         if answer is None:
             record.error = "it wrote no answer"
         else:
@@ -494,8 +517,11 @@ class _Run:
 
     def reading_prompt(self, reader: Policy, hits: Sequence[Hit]) -> str:
         limits, question = self.limits, self.trajectory.question
-        room = min(limits.max_tokens, reader.max_context or limits.max_tokens) - limits.max_tokens_per_turn
-        return reading_prompt(question, hits, self.context, room, reader.count_tokens, reader.special_tokens)
+        is_written = bool(self.trajectory.written)
+        room = min(limits.max_tokens, reader.max_context or limits.max_tokens) - limits.turn_tokens(is_written)
+        return reading_prompt(
+            question, hits, self.context, room, reader.count_tokens, reader.special_tokens, is_written
+        )
 
     # ---- searching ---------------------------------------------------------------------------------------------------
 
@@ -528,7 +554,7 @@ class _Run:
             record.queries = [Query(query, start_s=self.now(), end_s=self.now()) for query in queries]
             record.dropped_queries = list(dropped)
             return None
-        reserve = min(self.limits.max_tokens_per_turn, max(MIN_TURN_TOKENS, self.max_tokens // 8))
+        reserve = min(self.turn_tokens, max(MIN_TURN_TOKENS, self.max_tokens // 8))
         room = self.room() - reserve
         if room < MIN_OBSERVATION_TOKENS and not is_end:
             record.problems.append("no_room_for_results")
@@ -678,9 +704,11 @@ class _Run:
     def say_no_room(self, what: str, limit: str, total: str) -> None:
         self.trajectory.no_room = f"{limit} left no room to go on: {what} could bring it to {total}"
 
-    def longest_turn(self, policy: Policy | None = None) -> int:
-        """How many tokens a turn may write, thoughts among them: what a limit of money has to expect of it."""
-        return self.limits.max_tokens_per_turn + (policy or self.policy).thinking_room
+    def longest_turn(self, reader: Policy | None = None) -> int:
+        """How many tokens a turn may write, or a reader, thoughts among them: what a limit of money has to expect of it."""
+        if reader is None:
+            return self.turn_tokens + self.policy.thinking_room
+        return self.limits.turn_tokens(bool(self.trajectory.written)) + reader.thinking_room
 
     def ahead(self, num_calls: int) -> tuple[int, int]:
         """Tokens read and written over all calls after so many more."""
@@ -689,7 +717,7 @@ class _Run:
         num_results = self.observation_tokens(limits.max_subqueries if self.dialect.may_split else 1)
         for _ in range(num_calls):
             read, written = read + context, written + self.longest_turn()
-            context += limits.max_tokens_per_turn + num_results
+            context += self.turn_tokens + num_results
         if self.reader is not None and (hits := self.trajectory.shown_hits):
             reading = self.reader.count_tokens(self.reading_prompt(self.reader, hits))
             longest = self.longest_turn(self.reader)

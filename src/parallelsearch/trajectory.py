@@ -30,7 +30,7 @@ SCHEMA_VERSION = 1
 Author = Literal["prompt", "model", "search", "notice"]
 Kind = Literal["parallel", "sequential", "single", "mixed"]
 AbstainReason = Literal[
-    "no_answer", "not_found", "search_failed", "no_evidence", "unsupported", "parts_missing", "misread"
+    "no_answer", "not_found", "search_failed", "no_evidence", "unsupported", "parts_missing", "misread", "uncited"
 ]
 Stop = Literal["answer", "max_turns", "max_tokens", "timeout", "error"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -234,7 +234,8 @@ class Reading:
 class Abstention:
     """Why an answer was not given (`grounding.abstention_of`), and what the model had said. `not_found`: it said itself that
     it found nothing. `search_failed`: of all searches, so that nobody can say what the corpus holds. `parts_missing`: of
-    something that is compared nothing was found. `misread`: it noted of a passage what the passage does not say."""
+    something that is compared nothing was found. `misread`: it noted of a passage what the passage does not say. `uncited`:
+    it wrote a text that names no passage, and none has what it states."""
 
     reason: AbstainReason
     answer: str | None = None
@@ -252,6 +253,7 @@ _WHY_TAKEN_BACK: dict[AbstainReason, str] = {
     "unsupported": "none of the passages found says so",
     "parts_missing": "there is no passage about all that is asked for",
     "misread": "the model noted of a passage what does not stand there",
+    "uncited": "the text names no passage, and none of those found has what it states",
 }
 
 
@@ -291,6 +293,8 @@ class Trajectory:
     parts: list[QuestionPart] | None = None
     abstained: Abstention | None = None
     reading: Reading | None = None
+    written: bool | None = None
+    """True where a text with its sources was asked for, in Markdown, rather than a short answer."""
     schema_version: int = SCHEMA_VERSION
 
     def __repr__(self) -> str:

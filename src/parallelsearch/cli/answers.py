@@ -92,5 +92,6 @@ def _shown(trajectory: Trajectory, cost: float | None, asked: str | None) -> dic
         "sources": [asdict(source) for source in sources],
         "citations": [asdict(citation) for citation in cited.citations],
         "invalid_citations": cited.invalid_numbers,
+        **({"doubts": [asdict(doubt) for doubt in cited.doubts]} if trajectory.written else {}),
         **({} if cost is None else {"cost": cost}),
     }

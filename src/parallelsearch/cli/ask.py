@@ -31,6 +31,7 @@ from parallelsearch.cli.options import (
     SearchOption,
     SeedOption,
     TokensPerSubqueryOption,
+    WrittenOption,
     asked,
     chosen,
     console,
@@ -70,6 +71,7 @@ def ask(
     max_tokens: MaxTokensOption = None,
     timeout_s: Annotated[float | None, typer.Option(help="Seconds until the best answer so far is given.")] = None,
     answer_with: AnswerWithOption = None,
+    written: WrittenOption = False,
     force_answer: ForceAnswerOption = False,
     prices: PricesOption = None,
     max_cost: MaxCostOption = None,
@@ -118,6 +120,7 @@ def ask(
         "dialect": dialect,
         "abstain": not force_answer,
         "answer_with": answer_with,
+        "written": written,
     }
     with _opened(policy, search, kept, settings) as agent:
         from parallelsearch.cli.answers import Answers

@@ -65,6 +65,13 @@ AnswerWithOption = Annotated[
         help="Another model that reads what the policy found and answers: hf:..., openai:..., anthropic:...",
     ),
 ]
+WrittenOption = Annotated[
+    bool,
+    typer.Option(
+        "--written",
+        help="A text with the numbers of its sources rather than a short answer; of a chat model, or with --answer-with.",
+    ),
+]
 ForceAnswerOption = Annotated[
     bool,
     typer.Option("--force-answer", help="Give the answer also where nothing that was found holds it; default: say so."),

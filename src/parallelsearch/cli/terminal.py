@@ -12,6 +12,7 @@ from types import TracebackType
 
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
+from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.status import Status
@@ -19,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parallelsearch import grammar
-from parallelsearch.grounding import Citation, cite, nearest, sentence_of, sources_of
+from parallelsearch.grounding import Citation, Cited, cite, nearest, sentence_of, sources_of
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.retrieval.metadata import place_of
 from parallelsearch.retrieving import Retrieval
@@ -35,7 +36,8 @@ _LIVE_CHARS = 1_000
 _WIDE = 4
 """So many searches at once, and of each is listed only what the model was first shown with it."""
 _MAX_S = 1e7
-_CHATS = ("tools", "tools-answer")
+_MAX_DOUBTS = 3
+_CHATS = ("tools", "tools-answer", "tools-written")
 
 
 def safe(text: str) -> str:
@@ -57,9 +59,13 @@ def trajectory_view(trajectory: Trajectory, width: int = 100, *, tells_error: bo
             parts.append(_turn_view(number, turn, width))
     if trajectory.reading is not None:
         parts.append(_reading_view(trajectory.reading))
-    parts.append(_answer_line(trajectory, tells_error))
-    if citations := cite(trajectory).citations:
-        parts.append(Text(f"rests on: {'; '.join(map(_citation, citations))}"))
+    cited = cite(trajectory)
+    if trajectory.written and trajectory.answer is not None:
+        parts += _written_answer(trajectory, cited)
+    else:
+        parts.append(_answer_line(trajectory, tells_error))
+        if cited.citations:
+            parts.append(Text(f"rests on: {'; '.join(map(_citation, cited.citations))}"))
     if trajectory.abstained is not None:
         parts += _abstained_lines(trajectory, width)
     parts.append(_figures_line(trajectory))
@@ -170,6 +176,22 @@ def _answer_line(trajectory: Trajectory, tells_error: bool) -> Text:
         golden = " or ".join(safe(golden) for golden in trajectory.golden_answers[:3])
         line.append("  right" if is_right else f"  wrong, expected {golden}", style="green" if is_right else "red")
     return line
+
+
+def _written_answer(trajectory: Trajectory, cited: Cited) -> list[RenderableType]:
+    """A text as its Markdown means it, its sources, and what a person should look at. Links would hide where they lead."""
+    text = "\n".join(safe(line) for line in cited.text.splitlines())
+    parts: list[RenderableType] = [Padding(Markdown(text, hyperlinks=False), (1, 0)), Text("sources", style="bold")]
+    parts += [Text(f"  {_citation(one)}") for one in cited.citations]
+    for doubt in cited.doubts[:_MAX_DOUBTS]:
+        missing = ", ".join(doubt.missing)
+        parts.append(
+            Text(f'look again: "{_shorten(doubt.text, 120)}", and [{doubt.number}] has no {missing}', style="yellow")
+        )
+    last = trajectory.reading or (trajectory.turns[-1] if trajectory.turns else None)
+    if isinstance(last, Turn) and last.finish == "length":
+        parts.append(Text("the text was cut off where a turn ends; for more: --max-tokens-per-turn", style="yellow"))
+    return parts
 
 
 def _citation(one: Citation) -> str:

@@ -2,8 +2,9 @@
 
 The calls of one message are one turn. What cannot be used (another tool, broken JSON, no query) gets an answer that the model
 can act on, as the tool message of that very call. A message without calls is the answer; `tools-answer` has a second tool for
-it, which gives short answers for scoring. Calls that leak into the text, because a server has no parser for a model's form,
-are read there: between `<tool_call>` tags, in a fence, or bare; brackets that are missing at the end are added.
+it, which gives short answers for scoring; `tools-written` asks for a text with its sources. Calls that leak into the text,
+because a server has no parser for a model's form, are read there: between `<tool_call>` tags, in a fence, or bare; brackets
+that are missing at the end are added.
 
 `CallReader` follows the arguments while they are written: a query is handed out the moment its JSON string closes.
 """
@@ -64,22 +65,27 @@ class Tools(Dialect):
     summary = "native tool calls: search(queries=[...]), for models that were not trained on tags"
     tools: tuple[Tool, ...] = (SEARCH_TOOL,)
     has_messages = True
+    how_to_answer = "give the answer, short and without explanation"
     answer_start = "The answer is:"
+    written = "tools-written"
 
     def own_prompt(self, question: str, context: str = "") -> str:
         return (
             "Answer the question with the help of the search tool. Look up in one call everything that does not depend on "
             "another result; what depends on one comes in a later call. Rely on what was found. Once nothing is missing, "
-            f"give the answer, short and without explanation.\n{grammar.defuse(context)}"
+            f"{self.how_to_answer}.\n{grammar.defuse(context)}"
             f"Question: {grammar.tidy_question(question)}\n"
         )
+
+    def answer_in(self, text: str) -> str:
+        """The answer that a message without a call gives."""
+        return read_answer(text) or " ".join(text.split())
 
     def read(self, segment: Segment, max_subqueries: int, is_last: bool = False) -> ParsedTurn:
         calls = calls_of(segment)
         thought = _thought(segment)
         if not calls:
-            text = _without_thoughts(segment.text)
-            answer = read_answer(text) or " ".join(text.split())
+            answer = self.answer_in(_without_thoughts(segment.text))
             return (
                 _parsed("answer", thought, answer=answer) if answer else _parsed(None, thought, codes=["empty_answer"])
             )
@@ -140,13 +146,20 @@ class ToolsWithAnswer(Tools):
     summary = "as tools, with a tool for the answer: short answers for scoring"
     tools = (SEARCH_TOOL, ANSWER_TOOL)
     last_tool = ANSWER_TOOL.name
+    how_to_answer = "call the tool answer"
 
-    def own_prompt(self, question: str, context: str = "") -> str:
-        return (
-            super()
-            .own_prompt(question, context)
-            .replace("give the answer, short and without explanation.", "call the tool answer.")
-        )
+
+class WrittenTools(Tools):
+    """Answers in a text with its sources: paragraphs, lists and tables, for people rather than for scoring."""
+
+    name = "tools-written"
+    summary = "as tools, with a text that names its sources for an answer (--written)"
+    how_to_answer = f"write the answer, {grammar.HOW_TO_WRITE}"
+    answer_start = ""
+    is_written = True
+
+    def answer_in(self, text: str) -> str:
+        return grammar.written_answer(text)
 
 
 def _parsed(
