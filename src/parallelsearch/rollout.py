@@ -192,6 +192,7 @@ class _Run:
         self.dispatches_early = dispatches_early and policy.streams
         self.tasks: dict[str, asyncio.Task[Found]] = {}
         self.written = ""  # of the turn being written, where the policy streams
+        self.begun = ""  # what the chat template wrote of it, and its text therefore lacks
         self.callers_error: Exception | None = None
         self.trajectory = Trajectory.of(question)
         self.trajectory.dialect = dialect.name
@@ -303,6 +304,13 @@ class _Run:
             self.emit("text", number, piece)
 
         whole = self.dialect.whole_prompt(self.prompt, self.trajectory.segments, is_last)
+        segments = self.trajectory.segments
+        opened = grammar.opened_thought(segments[0].text) if whole is None else ""
+        if opened and not self.dialect.has_messages and number > 0:  # one text: no template opens the later thoughts
+            self.insert((Part(f"{opened}\n", is_trusted=True),), "notice")
+        self.begun = opened and grammar.opened_thought(segments[-1].text)
+        if self.begun:
+            on_text(self.begun)
         left_s = self.time_left(answering=not may_search)
         # To follow a turn as it is written costs decoding, and on a server an event for each token: only where something
         # comes of it.
@@ -404,7 +412,7 @@ class _Run:
     def read(self, generation: Generation, record: Turn, is_last: bool) -> ParsedTurn:
         """Read the turn, once for all: what it says stands in the record."""
         segment = generation.segment()
-        parsed = self.dialect.read(segment, self.max_subqueries, is_last)
+        parsed = self.dialect.read(self.with_thought(segment), self.max_subqueries, is_last)
         record.finish, record.generate_s = generation.finish, self.now() - record.start_s
         record.problems = [problem.code for problem in parsed.problems]
         record.action, record.thought, record.separated = parsed.action, parsed.thought, parsed.separated
@@ -424,9 +432,16 @@ class _Run:
         self.side_usage.clear()
         return parsed
 
+    def with_thought(self, segment: Segment) -> Segment:
+        """The turn with the opening tag that the chat template wrote. Without a closing one it is all thought."""
+        if not self.begun:
+            return segment
+        rest = "" if grammar.closing(grammar.THINK) in segment.text else grammar.closing(grammar.THINK)
+        return replace(segment, text=f"{self.begun}{segment.text}{rest}")
+
     def take_untagged(self, number: int, record: Turn) -> None:
         """No turn is left, and the last one may hold an answer that its tags do not mark: better than none, and marked."""
-        answer = self.dialect.untagged_answer(self.trajectory.segments[-1].text)
+        answer = self.dialect.untagged_answer(self.with_thought(self.trajectory.segments[-1]).text)
         if answer is None:
             return
         record.action = "answer"
