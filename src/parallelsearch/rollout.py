@@ -25,7 +25,7 @@ from typing import Any, Literal, TypedDict
 from parallelsearch import grammar
 from parallelsearch.dialect import Dialect, Part
 from parallelsearch.dialects import open_dialect
-from parallelsearch.errors import NoToolsError, PolicyError, UsageError
+from parallelsearch.errors import NoToolsError, PolicyError, SearchClosedError, UsageError, closed
 from parallelsearch.grammar import ParsedTurn
 from parallelsearch.limits import MIN_TURN_TOKENS, Limits
 from parallelsearch.observation import Observation
@@ -126,6 +126,8 @@ async def rollout(
         )
     check_policy(policy)
     check_search(search)
+    if search.is_closed:
+        raise closed("search")
     talk = open_dialect(dialect if dialect is not None else policy.dialect)
     if talk.tools and not policy.takes_tools:
         raise UsageError(
@@ -143,7 +145,7 @@ async def rollout(
             run.reader = answer_with if until == "answer" else None
             try:
                 await run.go(key)
-            except PolicyError as error:
+            except (PolicyError, SearchClosedError) as error:
                 if isinstance(error, NoToolsError) and dialect is None and run.trajectory.num_llm_calls == 1:
                     talk = open_dialect(None)  # nobody asked for tools: it is asked again, in the package's own dialect
                     continue
@@ -523,7 +525,11 @@ class _Run:
 
     async def find(self, query: str, number: int) -> Found:
         self.emit("query", number, query)
-        found = await self.search.find(query, self.k, self.scope)
+        if self.search.is_closed:  # since the question was begun
+            now_s = time.perf_counter()
+            found = Found(query, error=SearchClosedError(), start_s=now_s, end_s=now_s)
+        else:
+            found = await self.search.find(query, self.k, self.scope)
         if self.on_event is not None:
             self.emit("result", number, query, self.record(found))
         return found
@@ -553,13 +559,17 @@ class _Run:
             start(query)
         tasks = [self.tasks[query] for query in queries]
         _, late = await asyncio.wait(tasks, timeout=self.time_left())
-        now = self.now()
+        now, closed_by = self.now(), None
         for query, task in zip(queries, tasks, strict=True):
             if task in late:
                 record.queries.append(Query(query, error="cut off by the deadline", start_s=record.start_s, end_s=now))
             else:
-                record.queries.append(self.record(task.result()))
+                found = task.result()
+                record.queries.append(self.record(found))
+                closed_by = found.error if isinstance(found.error, SearchClosedError) else closed_by
         self.withdraw()
+        if closed_by is not None:  # no other turn will find anything
+            raise closed_by
         record.dropped_queries = list(dropped)
         if is_end:
             return "timeout" if late else None
