@@ -268,9 +268,9 @@ async def test_closing_ends_the_waiting_at_once_in_every_loop(echo):
         max_concurrency = 1
 
         async def search_many(self, queries, k):
-            if queries == ["again"]:
-                return [TransientSearchError("not now", 20.0)]
-            await asyncio.sleep(60)
+            if queries != ["again"]:
+                await asyncio.sleep(60)
+            return [TransientSearchError("not now", 20.0)]
 
     search = Search(Slow(), max_batch=1, max_concurrency=2)
     busy = []

@@ -31,7 +31,7 @@ from parallelsearch.errors import (
     closed,
     is_number,
 )
-from parallelsearch.retrieval.base import DegradedHits, Hit, KeptHits, Result, hits_like, is_fresh
+from parallelsearch.retrieval.base import Hit, KeptHits, PassingHits, Result, hits_like, is_fresh
 from parallelsearch.retrieval.metadata import bounded
 from parallelsearch.retrieval.own import Backend, as_retriever
 from parallelsearch.untrusted import finite, whole
@@ -319,8 +319,8 @@ class Search:
         return [error] * len(queries)
 
     def _resolve(self, job: _Job, hits: list[Hit]) -> None:
-        # Not kept: a scoped answer, and one with a part of the backend missing, which may be back next time.
-        if not job.key[2] and not isinstance(hits, DegradedHits):
+        # Not kept: a scoped answer, and one of which something is missing that may be back next time.
+        if not job.key[2] and not isinstance(hits, PassingHits):
             job.cache.put(job.key, hits)
         self._remove(job)
         if not job.future.done():
