@@ -16,7 +16,8 @@ from threading import Thread
 import pytest
 
 from parallelsearch import files
-from parallelsearch.errors import DataError
+from parallelsearch.data import load_questions
+from parallelsearch.errors import DataError, UsageError
 from parallelsearch.files import (
     is_draft,
     read_json_records,
@@ -28,6 +29,7 @@ from parallelsearch.files import (
     write_lines,
     write_whole,
 )
+from parallelsearch.retrieval.corpus import read_corpus
 
 
 def names(folder: Path) -> list[str]:
@@ -114,6 +116,16 @@ def test_a_long_array_is_never_in_memory(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 12_000_000  # of 40 MB
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["questions.jsonl", "questions.json", "questions.csv", "questions.parquet"])
+def test_a_pipe_is_refused_where_it_would_be_read_again(tmp_path: Path, name: str) -> None:
+    """Who opens it a second time waits for ever: the one that wrote is gone."""
+    pipe = tmp_path / name
+    os.mkfifo(pipe)
+    for read in (load_questions, lambda path: list(read_corpus(path))):
+        with pytest.raises(UsageError, match="is a pipe or a device, and is read more than once here; write it into a"):
+            read(pipe)
 
 
 def test_a_file_may_be_rewritten_from_its_own_lines(tmp_path: Path) -> None:

@@ -262,6 +262,36 @@ async def test_failed_searches_do_not_stop_the_rollout(echo):
     assert trajectory.stop == "answer"
 
 
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_search_that_is_closed_ends_the_rollout_with_an_error(echo, streams):
+    """No turn of the model is spent on it: nothing more can be found."""
+    search = Search(echo(latency_s=60.0))
+    policy = script(SPLIT, ANSWER)
+    policy.streams = streams
+    task = asyncio.create_task(rollout(Q, policy, search))
+    await asyncio.sleep(0.2)
+    await search.aclose()
+    async with asyncio.timeout(5):
+        trajectory = await task
+    assert (trajectory.stop, trajectory.answer, trajectory.num_llm_calls) == ("error", None, 1)
+    assert trajectory.error == "the search was closed while it was asked"
+    assert [query.error for query in trajectory.turns[0].queries] == [trajectory.error] * 2
+    with pytest.raises(UsageError, match="this search was closed"):
+        await rollout(Q, policy, search)
+
+
+async def test_a_search_that_is_closed_between_two_turns_ends_the_rollout_too(echo):
+    search = Search(echo())
+
+    class Closing(ScriptedPolicy):
+        async def generate(self, segments, **options):
+            await search.aclose()
+            return await super().generate(segments, **options)
+
+    trajectory = await rollout(Q, Closing({Q: (SPLIT, ANSWER)}), search)
+    assert (trajectory.stop, trajectory.error) == ("error", "the search was closed while it was asked")
+
+
 async def test_a_policy_error_is_recorded_and_what_was_done_is_kept(echo):
     trajectory = await rollout(Q, script(SPLIT), Search(echo()))
     assert trajectory.stop == "error"

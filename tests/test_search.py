@@ -1,4 +1,5 @@
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
 
@@ -258,6 +259,34 @@ async def test_a_search_that_was_closed_says_so_also_for_what_it_has_kept(echo):
     for call in (search.find("a"), search.find("b"), search.search_many(["a"])):
         with pytest.raises(UsageError, match="this search was closed and answers no more; make another one"):
             await call
+
+
+async def test_closing_ends_the_waiting_at_once_in_every_loop(echo):
+    """What is being asked, what waits for room, and what waits for another try: each with a failure as its value."""
+
+    class Slow:
+        max_concurrency = 1
+
+        async def search_many(self, queries, k):
+            if queries != ["again"]:
+                await asyncio.sleep(60)
+            return [TransientSearchError("not now", 20.0)]
+
+    search = Search(Slow(), max_batch=1, max_concurrency=2)
+    busy = []
+    search.on_busy = busy.append
+    elsewhere = []
+    thread = threading.Thread(target=lambda: elsewhere.append(asyncio.run(search.find("there"))))
+    thread.start()
+    tasks = [asyncio.create_task(search.find(query)) for query in ("again", "here", "and here", "queued")]
+    await asyncio.sleep(0.3)
+    start_s = time.perf_counter()
+    await search.aclose()
+    found = await asyncio.gather(*tasks)
+    await asyncio.to_thread(thread.join, 20)
+    assert time.perf_counter() - start_s < 5
+    assert [str(one.error) for one in [*found, *elsewhere]] == ["the search was closed while it was asked"] * 5
+    assert busy.count(True) == busy.count(False) == 5
 
 
 async def test_metadata_that_cannot_be_compared_costs_no_query() -> None:

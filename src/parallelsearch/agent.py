@@ -104,6 +104,7 @@ class LoopThread:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._under_way: set[Future[Any]] = set()
 
     @property
     def is_running(self) -> bool:
@@ -120,7 +121,15 @@ class LoopThread:
                 name = f"parallelsearch-{self.what}"
                 self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
                 self._thread.start()
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+        return future
+
+    def end_calls(self) -> None:
+        """End what is under way: who waits for it is told."""
+        for future in list(self._under_way):
+            future.cancel()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work and wait for it. Ctrl-C cancels it."""
@@ -394,6 +403,7 @@ class Agent:
         used in a `with` block closes itself. Of two that close it, in whatever thread, the second waits for the first."""
         with self._closing:
             if self._loop.is_running or not self._is_closed:  # one that never asked holds a policy and a search, too
+                self._loop.end_calls()  # before what they use is closed
                 self._loop.submit(self.aclose()).result(timeout=30)
                 self._loop.stop()
 

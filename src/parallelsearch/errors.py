@@ -65,6 +65,13 @@ class SearchTimeoutError(SearchError):
     """No answer within the time-out."""
 
 
+class SearchClosedError(SearchError):
+    """The search was closed while it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__("the search was closed while it was asked")
+
+
 class RewardError(ParallelSearchError):
     """A reward of the caller's own broke on a trajectory, or gave no number for it."""
 

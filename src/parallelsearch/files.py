@@ -66,6 +66,15 @@ def open_bytes(path: Path) -> BinaryIO:
         raise UsageError(f"cannot read '{path}': {error.strerror or error}") from error
 
 
+def refuse_pipe(path: Path) -> None:
+    """Refuse what can be read only once: who opens it again would wait for ever."""
+    with suppress(OSError):  # what is not there is told by whoever opens it
+        if not (path.is_file() or path.is_dir()) and path.exists():
+            raise UsageError(
+                f"'{path}' is a pipe or a device, and is read more than once here; write it into a file first"
+            )
+
+
 class _ZstdFile(io.RawIOBase):
     """All frames of a zstd file. zstandard's own stream reader ends quietly where a file was cut off; this one raises."""
 
@@ -184,6 +193,7 @@ def read_json_records(path: PathLike, on_bad: OnBad | None = None) -> Iterator[t
     """`(number, value)` of JSON Lines, or of one JSON array, by what the file begins with. A record of an array is numbered
     where it stands, from 1; where its text is broken nobody knows how it goes on, so that always raises."""
     path = Path(path)
+    refuse_pipe(path)
     with open_bytes(path) as file:
         try:
             is_array = file.read(1024).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
@@ -272,6 +282,7 @@ def _delimiter_of(path: Path, header: str) -> str:
 def read_table(path: PathLike, on_bad: OnBad | None = None) -> tuple[list[str], Iterator[tuple[int, int, list[str]]]]:
     """The names of a table's columns, and `(line, row, values)` of each row; rows count from 1."""
     path = Path(path)
+    refuse_pipe(path)
     csv.field_size_limit(MAX_LINE_BYTES)  # also what stops a quote that is never closed
 
     def lines() -> Iterator[str]:
@@ -357,6 +368,7 @@ class ParquetRecords:
 
     def __init__(self, path: PathLike) -> None:
         self._path = Path(path)
+        refuse_pipe(self._path)
         self._parquet = require("pyarrow.parquet", "files")
         with self._explained(), self._parquet.ParquetFile(self._path) as file:
             self.names: list[str] = file.schema_arrow.names

@@ -579,6 +579,22 @@ def partial_answer(text: str) -> str | None:
     return content[: _safe_end(content, 0)].strip() or None
 
 
+def has_tag(text: str) -> bool:
+    """Whether any of the tags stands in it."""
+    return _TAG_IN_ANY_CASE.search(text) is not None
+
+
+def opened_thought(before: str) -> str:
+    """The opening tag, where what stands before a turn ends with it, as the chat templates of models that think write it."""
+    return opening(THINK) if before.rstrip().endswith(opening(THINK)) else ""
+
+
+def without_thought(text: str) -> str:
+    """A turn without the thought that it begins with."""
+    head, mark, rest = text.partition(closing(THINK))
+    return rest.lstrip() if mark and head.startswith(opening(THINK)) else text
+
+
 def outside_tags(text: str) -> str:
     """What a turn says that is neither thought nor search nor answer."""
     reader = TurnParts()

@@ -16,7 +16,7 @@ from typing import Any
 
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.http import without_asked
-from parallelsearch.retrieval.base import DegradedHits, Hit, KeptHits, Result, Retriever, is_fresh
+from parallelsearch.retrieval.base import DegradedHits, Hit, KeptHits, PassingHits, Result, Retriever, is_fresh
 from parallelsearch.search import TIMEOUT_S, Found, Search
 
 MARGIN_S = 10.0
@@ -67,6 +67,8 @@ class JoinedRetriever(Retriever):
         hits = _in_turns([found.hits for found in founds], self.weights)[:k]
         if missing:
             return DegradedHits(hits, missing)
+        if any(isinstance(found.hits, PassingHits) for found in founds):
+            return PassingHits(hits)
         return KeptHits(hits) if all(found.cached for found in founds) else hits
 
     def forget(self) -> None:

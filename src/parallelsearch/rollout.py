@@ -25,7 +25,7 @@ from typing import Any, Literal, TypedDict
 from parallelsearch import grammar
 from parallelsearch.dialect import Dialect, Part
 from parallelsearch.dialects import open_dialect
-from parallelsearch.errors import NoToolsError, PolicyError, UsageError
+from parallelsearch.errors import NoToolsError, PolicyError, SearchClosedError, UsageError, closed
 from parallelsearch.grammar import ParsedTurn
 from parallelsearch.limits import MIN_TURN_TOKENS, Limits
 from parallelsearch.observation import Observation
@@ -129,6 +129,8 @@ async def rollout(
         )
     check_policy(policy)
     check_search(search)
+    if search.is_closed:
+        raise closed("search")
     talk = open_dialect(dialect if dialect is not None else policy.dialect)
     if talk.tools and not policy.takes_tools:
         raise UsageError(
@@ -149,7 +151,7 @@ async def rollout(
             run.reader, run.trajectory.written = reader, wants_text or None
             try:
                 await run.go(key)
-            except PolicyError as error:
+            except (PolicyError, SearchClosedError) as error:
                 if isinstance(error, NoToolsError) and dialect is None and run.trajectory.num_llm_calls == 1:
                     talk = open_dialect(None)  # nobody asked for tools: it is asked again, in the package's own dialect
                     if wants_text and reader is None:
@@ -215,6 +217,7 @@ class _Run:
         self.dispatches_early = dispatches_early and policy.streams
         self.tasks: dict[str, asyncio.Task[Found]] = {}
         self.written = ""  # of the turn being written, where the policy streams
+        self.begun = ""  # what the chat template wrote of it, and its text therefore lacks
         self.callers_error: Exception | None = None
         self.trajectory = Trajectory.of(question)
         self.trajectory.dialect = dialect.name
@@ -326,6 +329,13 @@ class _Run:
             self.emit("text", number, piece)
 
         whole = self.dialect.whole_prompt(self.prompt, self.trajectory.segments, is_last)
+        segments = self.trajectory.segments
+        opened = grammar.opened_thought(segments[0].text) if whole is None else ""
+        if opened and not self.dialect.has_messages and number > 0:  # one text: no template opens the later thoughts
+            self.insert((Part(f"{opened}\n", is_trusted=True),), "notice")
+        self.begun = opened and grammar.opened_thought(segments[-1].text)
+        if self.begun:
+            on_text(self.begun)
         left_s = self.time_left(answering=not may_search)
         # To follow a turn as it is written costs decoding, and on a server an event for each token: only where something
         # comes of it.
@@ -427,7 +437,7 @@ class _Run:
     def read(self, generation: Generation, record: Turn, is_last: bool) -> ParsedTurn:
         """Read the turn, once for all: what it says stands in the record."""
         segment = generation.segment()
-        parsed = self.dialect.read(segment, self.max_subqueries, is_last)
+        parsed = self.dialect.read(self.with_thought(segment), self.max_subqueries, is_last)
         record.finish, record.generate_s = generation.finish, self.now() - record.start_s
         record.problems = [problem.code for problem in parsed.problems]
         record.action, record.thought, record.separated = parsed.action, parsed.thought, parsed.separated
@@ -447,9 +457,16 @@ class _Run:
         self.side_usage.clear()
         return parsed
 
+    def with_thought(self, segment: Segment) -> Segment:
+        """The turn with the opening tag that the chat template wrote. Without a closing one it is all thought."""
+        if not self.begun:
+            return segment
+        rest = "" if grammar.closing(grammar.THINK) in segment.text else grammar.closing(grammar.THINK)
+        return replace(segment, text=f"{self.begun}{segment.text}{rest}")
+
     def take_untagged(self, number: int, record: Turn) -> None:
         """No turn is left, and the last one may hold an answer that its tags do not mark: better than none, and marked."""
-        answer = self.dialect.untagged_answer(self.trajectory.segments[-1].text)
+        answer = self.dialect.untagged_answer(self.with_thought(self.trajectory.segments[-1]).text)
         if answer is None:
             return
         record.action = "answer"
@@ -534,7 +551,11 @@ class _Run:
 
     async def find(self, query: str, number: int) -> Found:
         self.emit("query", number, query)
-        found = await self.search.find(query, self.k, self.scope)
+        if self.search.is_closed:  # since the question was begun
+            now_s = time.perf_counter()
+            found = Found(query, error=SearchClosedError(), start_s=now_s, end_s=now_s)
+        else:
+            found = await self.search.find(query, self.k, self.scope)
         if self.on_event is not None:
             self.emit("result", number, query, self.record(found))
         return found
@@ -564,13 +585,17 @@ class _Run:
             start(query)
         tasks = [self.tasks[query] for query in queries]
         _, late = await asyncio.wait(tasks, timeout=self.time_left())
-        now = self.now()
+        now, closed_by = self.now(), None
         for query, task in zip(queries, tasks, strict=True):
             if task in late:
                 record.queries.append(Query(query, error="cut off by the deadline", start_s=record.start_s, end_s=now))
             else:
-                record.queries.append(self.record(task.result()))
+                found = task.result()
+                record.queries.append(self.record(found))
+                closed_by = found.error if isinstance(found.error, SearchClosedError) else closed_by
         self.withdraw()
+        if closed_by is not None:  # no other turn will find anything
+            raise closed_by
         record.dropped_queries = list(dropped)
         if is_end:
             return "timeout" if late else None

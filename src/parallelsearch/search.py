@@ -9,6 +9,7 @@ for one, and the order is kept.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import functools
 import random
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from parallelsearch.errors import (
+    SearchClosedError,
     SearchError,
     SearchTimeoutError,
     TransientError,
@@ -29,7 +31,7 @@ from parallelsearch.errors import (
     closed,
     is_number,
 )
-from parallelsearch.retrieval.base import DegradedHits, Hit, KeptHits, Result, hits_like, is_fresh
+from parallelsearch.retrieval.base import Hit, KeptHits, PassingHits, Result, hits_like, is_fresh
 from parallelsearch.retrieval.metadata import bounded
 from parallelsearch.retrieval.own import Backend, as_retriever
 from parallelsearch.untrusted import finite, whole
@@ -317,8 +319,8 @@ class Search:
         return [error] * len(queries)
 
     def _resolve(self, job: _Job, hits: list[Hit]) -> None:
-        # Not kept: a scoped answer, and one with a part of the backend missing, which may be back next time.
-        if not job.key[2] and not isinstance(hits, DegradedHits):
+        # Not kept: a scoped answer, and one of which something is missing that may be back next time.
+        if not job.key[2] and not isinstance(hits, PassingHits):
             job.cache.put(job.key, hits)
         self._remove(job)
         if not job.future.done():
@@ -369,13 +371,29 @@ class Search:
         return {**self.retriever.describe(), "k": self.k}
 
     async def aclose(self) -> None:
-        """Close the backend, and end the calls of this event loop that are under way. Whoever asks then is told."""
+        """Close the backend, and end the calls of this event loop that are under way. Whoever waits is told at once, in
+        whatever loop, and so is whoever asks then."""
         self._is_closed = True
+        running = asyncio.get_running_loop()
+        for loop, lane in list(self._lanes.items()):
+            if loop is running:
+                self._end(lane)
+            else:
+                with contextlib.suppress(RuntimeError):  # that loop is closed: nobody waits in it
+                    loop.call_soon_threadsafe(self._end, lane)
         tasks = list(self._lane().tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.retriever.aclose()
+
+    def _end(self, lane: _Lane) -> None:
+        for job in [*lane.waiting, *lane.jobs.values()]:
+            self._fail(job, SearchClosedError())
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     def _lane(self) -> _Lane:
         loop = asyncio.get_running_loop()

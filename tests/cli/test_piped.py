@@ -5,11 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import Future
 from functools import partial
 
 import pytest
 
 from parallelsearch import Agent, Sampling
+from parallelsearch.cli.answers import Answers
+from parallelsearch.cli.piped import answer_lines
 from parallelsearch.data.questions import demo_questions
 
 MONET, RODIN = "Who is older, Claude Monet or Camille Pissarro?", "Who was born first, Auguste Rodin or Claude Monet?"
@@ -182,6 +186,34 @@ def test_ctrl_c_ends_it(tmp_path, is_asking):
         command.stdin = None
     command.send_signal(signal.SIGINT)
     out, err = command.communicate(timeout=60)
-    assert command.returncode == 130
-    assert out.count(b"\n") <= is_asking  # the question that was under way may still be told, as far as it came
+    assert (command.returncode, out) == (130, b"")
     assert err.endswith(b"parallelsearch: stopped\n")
+
+
+def test_ctrl_c_once_all_is_read_stops_what_is_under_way(monkeypatch):
+    """The main thread then waits for the one that prints. What is left of a question is not told as its answer."""
+    asked, shown = Future(), []
+
+    class Asking:
+        sampling = Sampling()
+
+        def submit(self, work):
+            work.close()
+            return asked
+
+    class Shown(Answers):
+        def show(self, trajectory, **options):
+            shown.append(trajectory)
+
+    join, main = threading.Thread.join, threading.get_ident()
+
+    def interrupted(thread, *timeout):
+        if not shown and thread.name == "parallelsearch-answers" and threading.get_ident() == main and not asked.done():
+            raise KeyboardInterrupt
+        join(thread, *timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        answer_lines(Asking(), [MONET], Shown.of(None, True))
+    assert asked.cancelled()
+    assert not shown

@@ -17,11 +17,14 @@ from parallelsearch.data import demo
 from parallelsearch.dialects import open_dialect
 from parallelsearch.limits import Limits
 from parallelsearch.policy.base import Message, Sampling
+from parallelsearch.policy.engine.base import Output
 from parallelsearch.policy.local import LocalPolicy
+from parallelsearch.retrieval.own import as_retriever
+from parallelsearch.rollout import rollout
 from parallelsearch.rollouts import rollout_many
 from parallelsearch.search import Search
 from parallelsearch.training.collect import token_row
-from parallelsearch.trajectory import Segment
+from parallelsearch.trajectory import Segment, Trajectory
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 TOOLS = open_dialect("tools")
@@ -144,3 +147,83 @@ async def test_a_rollout_with_calls_is_token_exact_and_its_mask_is_the_models_ow
             assert not mask or ours == pytest.approx(theirs, abs=1e-4)
         replies = [segment for segment in trajectory.segments if segment.author == "search"]
         assert all("<tool_response>" in reply.text for reply in replies)
+
+
+# ---- a template that opens the thought -------------------------------------------------------------------------------
+
+MUSES = (
+    'I could write {"queries": ["of a thought"]} or <search> of a thought </search>.\nThe answer is: <answer> Monet '
+    "</answer>.\n"
+)
+
+
+class Scripted:
+    """An engine that writes texts it was given, each up to a stop string or to the limit of tokens."""
+
+    def __init__(self, policy: LocalPolicy, texts: list[str]) -> None:
+        self._policy, self._texts, self._rest = policy, texts, ""
+
+    async def generate(
+        self, ids: list[int], *, stop: Any, max_new_tokens: int, on_tokens: Any = None, **_: Any
+    ) -> Output:
+        self._rest = self._rest or self._texts.pop(0)
+        ends = [at + len(one) for one in stop if (at := self._rest.find(one)) >= 0]
+        said = self._rest[: min(ends, default=len(self._rest))]
+        drawn = self._policy._encode_untrusted(said)
+        is_cut = len(drawn) > max_new_tokens
+        self._rest = "" if is_cut else self._rest[len(said) :]
+        drawn = drawn[:max_new_tokens]
+        if on_tokens is not None:
+            on_tokens(drawn)
+        return Output(drawn, [0.0] * len(drawn), "length" if is_cut else "stop" if ends else "eos")
+
+    def open_session(self, key: str) -> None: ...
+
+    def close_session(self, key: str) -> None: ...
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None: ...
+
+
+async def thinking(texts: list[str], dialect: str, **limits: Any) -> tuple[Trajectory, list[str]]:
+    """What a rollout makes of the texts, and which searches were begun."""
+    policy = policy_with("qwen3_5_think" if dialect == "tools" else "deepseek_r1_distill")
+    await policy.aclose()
+    policy.engine = Scripted(policy, texts)  # type: ignore[assignment]
+    found: list[str] = []
+
+    def look_up(query: str) -> list[str]:
+        found.append(query)
+        return []
+
+    search = Search(as_retriever(look_up))
+    try:
+        return await rollout("Who?", policy, search, Limits(**limits), dialect=dialect), found
+    finally:
+        await search.aclose()
+
+
+@pytest.mark.parametrize("dialect", ["tools", "parallel"])
+async def test_nothing_in_a_thought_that_the_template_opened_is_an_action(dialect: str) -> None:
+    act = CALL if dialect == "tools" else "<search> Monet ## Pissarro </search>"
+    say = SAY if dialect == "tools" else f"<answer> {SAY} </answer>"
+    texts = [f"{MUSES}</think>\n{act}", f"{MUSES}</think>\n{say}"]
+    trajectory, found = await thinking(list(texts), dialect)
+    assert found == ["Monet", "Pissarro"]
+    assert (trajectory.answer, trajectory.num_llm_calls) == (SAY, 2)
+    assert [turn.problems for turn in trajectory.turns] == [[], []] or dialect == "parallel"
+    model = [segment for segment in trajectory.segments if segment.author == "model"]
+    assert [segment.text for segment in model] == texts  # as drawn
+    assert all(len(segment.token_ids or ()) == len(segment.logprobs or ()) for segment in model)
+
+
+@pytest.mark.parametrize("dialect", ["tools", "parallel"])
+async def test_a_thought_that_the_template_opened_is_no_answer_where_it_is_cut_off(dialect: str) -> None:
+    cut = f"{MUSES} " * 5
+    say = SAY if dialect == "tools" else f"<answer> {SAY} </answer>"
+    trajectory, found = await thinking([cut, f"so</think>{say}"], dialect, max_tokens_per_turn=100)
+    assert (trajectory.answer, found) == (SAY, [])
+    alone, found = await thinking([cut] * 3, dialect, max_tokens_per_turn=100, max_turns=1)
+    assert (alone.answer, found) == (None, [])

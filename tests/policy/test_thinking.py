@@ -37,8 +37,9 @@ from parallelsearch.rollout import rollout
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Segment, Trajectory, trajectory_from_dict
 
-How = Literal["hidden", "silent", "apart", "tags"]
-"""A server tells only how long the model thought; not even that; gives the thought apart; or leaves it in the text."""
+How = Literal["hidden", "silent", "apart", "tags", "opened"]
+"""A server tells only how long the model thought; not even that; gives the thought apart; leaves it in the text; or leaves
+it there with the closing tag alone, because the chat template has opened it."""
 SAYS = 20
 """Tokens that a turn of the model has beside its thought."""
 
@@ -62,6 +63,8 @@ def thinker(thinks: int = 1500, how: How = "apart", context: int | None = None) 
         text = ""
         if how == "tags":
             text = f"<think>{thought}" + ("" if is_over else "</think>")
+        elif how == "opened":
+            text = thought + ("" if is_over else "</think>\n\n")
         elif how == "apart":
             delta["reasoning_content"] = thought
         if not is_over and has_results:
@@ -124,6 +127,158 @@ async def test_a_thought_in_tags_that_was_shown_gives_the_next_turn_room(caplog:
     assert "raise thinking_tokens" not in caplog.text  # it has them now
 
 
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_thought_that_the_template_opened_is_no_answer_where_it_is_cut_off(streams: bool) -> None:
+    """Nothing in the first turn tells that it is a thought."""
+    async with FaultServer(thinker(how="opened")) as server:
+        policy = policy_for(server, stream=streams)
+        trajectory = await ask(policy, on_event=lambda event: None)
+        again = await ask(policy)
+        await policy.aclose()
+    assert (trajectory.answer, trajectory.is_split, again.answer) == ("Pissarro", True, "Pissarro")
+    assert [body["max_tokens"] for body in server.bodies] == [500, 4596, 4596, 4596, 4596]
+    assert [turn.action for turn in again.turns] == ["search", "answer"]
+    assert all("so so" not in segment.text for segment in again.segments)  # it is known now, and kept apart
+    assert "so so" in (again.segments[1].reasoning or "")
+
+
+MUSES = (
+    'I could call search with {"queries": ["of a thought"]} or write <search> of a thought </search>.\nIf '
+    "<answer> Monet </answer> were right, the answer is: Monet.\n"
+)
+"""A thought with everything in it that would be an action outside."""
+LEAKED = '<tool_call>{"name": "search", "arguments": {"queries": ["Monet born", "Pissarro born"]}}</tool_call>'
+
+
+def musing(search: str, answer: str, thought: str = MUSES, piece: int = 3) -> Behaviour:
+    """A model that muses, and then searches or, once it has results, answers."""
+
+    async def behave(exchange: Exchange) -> None:
+        has_results = any("1840" in str(message["content"]) for message in exchange.request.body["messages"])
+        await engine(f"{thought}</think>\n\n{answer if has_results else search}", piece=piece)(exchange)
+
+    return behave
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("model", ["tiny", "DeepSeek-R1-Distill-Qwen-7B"])
+async def test_with_tools_nothing_in_a_thought_is_an_action(model: str, streams: bool) -> None:
+    started: list[str] = []
+    async with FaultServer(musing(LEAKED, "Pissarro")) as server:
+        policy = OpenAIPolicy(server.url, model, stream=streams, max_wait_s=0.05)
+        trajectory = await ask(
+            policy, on_event=lambda event: started.append(event.text) if event.kind == "query" else None
+        )
+        await policy.aclose()
+    assert started == ["Monet born", "Pissarro born"]
+    assert (trajectory.answer, trajectory.num_llm_calls) == ("Pissarro", 2)
+    assert "of a thought" in (trajectory.turns[1].thought or "")
+    assert server.bodies[-1]["max_tokens"] == 4596
+
+
+@pytest.mark.parametrize("piece", [1, 3, 1000])
+async def test_with_tags_nothing_in_a_thought_is_an_action(piece: int) -> None:
+    """The server has no stop strings then: one of them in the thought would end the turn there."""
+    started: list[str] = []
+    search, answer = "<search> Monet born ## Pissarro born </search> and so on", "<answer> Pissarro </answer> and so on"
+    async with FaultServer(musing(search, answer, piece=piece)) as server:
+        policy = OpenAIPolicy(server.url, "deepseek-r1-distill-llama-8b", dialect="parallel", max_wait_s=0.05)
+        trajectory = await ask(
+            policy, on_event=lambda event: started.append(event.text) if event.kind == "query" else None
+        )
+        await policy.aclose()
+    assert started == ["Monet born", "Pissarro born"]
+    assert (trajectory.answer, trajectory.num_llm_calls) == ("Pissarro", 2)
+    assert [turn.action for turn in trajectory.turns] == ["search", "answer"]
+    assert all("stop" not in body and body["max_tokens"] == 4596 for body in server.bodies)
+    said = [message["content"] for message in server.bodies[1]["messages"] if message["role"] == "assistant"]
+    assert said == ["<search> Monet born ## Pissarro born </search>"]  # the next turn does not read the thought
+
+
+async def test_with_tags_a_model_of_any_name_is_known_by_its_first_thought() -> None:
+    """Its first turn is read as it stands; in the second one nothing that the thought says is searched any more."""
+    first = "Two people.</think><search> Monet born </search>"
+    second = f"{MUSES}</think><answer> Pissarro </answer>"
+    started: list[str] = []
+    async with FaultServer(engine(first), engine(second)) as server:
+        policy = policy_for(server, dialect="parallel")
+        trajectory = await ask(
+            policy, on_event=lambda event: started.append(event.text) if event.kind == "query" else None
+        )
+        await policy.aclose()
+    assert (started, trajectory.answer, trajectory.num_llm_calls) == (["Monet born"], "Pissarro", 2)
+
+
+@pytest.mark.parametrize("dialect", ["tools", "parallel"])
+async def test_long_thoughts_that_the_template_opened_fill_no_conversation(dialect: str) -> None:
+    """Of the 6,000 tokens of a conversation two thoughts of 4,000 would leave nothing."""
+    search = LEAKED if dialect == "tools" else "<search> Monet born ## Pissarro born </search>"
+    answer = "Pissarro" if dialect == "tools" else "<answer> Pissarro </answer>"
+    async with FaultServer(musing(search, answer, "so it is " * 1800, 4000)) as server:
+        policy = OpenAIPolicy(server.url, "qwq-32b", dialect=dialect, max_wait_s=0.05)
+        trajectory = await ask(policy)
+        await policy.aclose()
+    assert (trajectory.answer, trajectory.num_llm_calls) == ("Pissarro", 2), trajectory.why_no_answer
+    assert len(json.dumps(server.bodies[1]["messages"])) < 8000
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("way", ["plain", "both", "apart"])
+@pytest.mark.parametrize("dialect", ["tools", "parallel"])
+async def test_a_name_that_says_too_much_costs_one_turn_at_most(dialect: str, way: str, streams: bool) -> None:
+    """A model that its name is no true guide to: it does not think, opens its thought itself, or has a server that takes the
+    thought out."""
+    search = LEAKED if dialect == "tools" else "<search> Monet born ## Pissarro born </search>"
+    answer = "Pissarro" if dialect == "tools" else "<answer> Pissarro </answer>"
+
+    async def behave(exchange: Exchange) -> None:
+        has_results = any("1840" in str(message["content"]) for message in exchange.request.body["messages"])
+        text = answer if has_results else search
+        if way == "apart":
+            message = {"role": "assistant", "content": text, "reasoning_content": "so <search> x </search>"}
+            if not exchange.request.body["stream"]:
+                choice = {"index": 0, "message": message, "finish_reason": "stop"}
+                await exchange.body(json.dumps({"id": "c", "choices": [choice]}).encode())
+                return
+            await exchange.head(200, "text/event-stream")
+            events = (chunk(delta={"reasoning_content": "so <search> x </search>"}), chunk(text), chunk(finish="stop"))
+            for event in (*events, DONE):
+                await exchange.send(f"{event}\n\n".encode())
+            await exchange.end()
+            return
+        await engine(f"<think> {MUSES} </think>\n{text}" if way == "both" else text)(exchange)
+
+    async with FaultServer(behave) as server:
+        policy = OpenAIPolicy(server.url, "x-thinking", dialect=dialect, stream=streams, max_wait_s=0.05)
+        trajectory = await ask(policy, on_event=lambda event: None)
+        again = await ask(policy)
+        await policy.aclose()
+    is_lost = (dialect, way, streams) == ("parallel", "plain", True)  # it had been passed on as a thought
+    assert (trajectory.answer, trajectory.num_llm_calls) == ("Pissarro", 3 if is_lost else 2)
+    assert (again.answer, again.num_llm_calls) == ("Pissarro", 2)
+    assert (dialect, way) != ("tools", "both") or "of a thought" in (again.segments[-1].reasoning or "")
+    assert [query.text for turn in again.rounds for query in turn.queries] == ["Monet born", "Pissarro born"]
+
+
+async def test_a_long_answer_of_who_does_not_think_is_asked_for_once_more_and_then_as_ever() -> None:
+    """Cut off, it could have been a thought. It was none: there is no more room, and what is cut off is the answer."""
+
+    async def behave(exchange: Exchange) -> None:
+        room = exchange.request.body["max_tokens"]
+        text = "It was so. " * 200
+        is_over = room < 600
+        await engine(text[: 4 * room], finish="length" if is_over else "stop", piece=400)(exchange)
+
+    async with FaultServer(behave) as server:
+        policy = policy_for(server)
+        first = await ask(policy, on_event=lambda event: None)
+        second = await ask(policy, on_event=lambda event: None)
+        await policy.aclose()
+    assert [body["max_tokens"] for body in server.bodies] == [500, 4596, 500]
+    assert len(first.answer or "") == len("It was so. " * 200) - 1
+    assert (second.answer or "").startswith("It was so.")
+
+
 async def test_questions_side_by_side_are_each_asked_again() -> None:
     async with FaultServer(thinker()) as server:
         policy = policy_for(server)
@@ -132,7 +287,7 @@ async def test_questions_side_by_side_are_each_asked_again() -> None:
     assert [(one.answer, one.num_llm_calls) for one in done] == [("Pissarro", 2)] * 4
 
 
-@pytest.mark.parametrize("how", ["hidden", "apart", "tags"])
+@pytest.mark.parametrize("how", ["hidden", "apart", "tags", "opened"])
 async def test_thoughts_take_no_room_from_the_conversation(how: How) -> None:
     """Two turns of 4,000 tokens of thought: more than the 6,000 of a conversation."""
     async with FaultServer(thinker(4000, how)) as server:

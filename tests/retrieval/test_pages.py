@@ -785,6 +785,34 @@ async def test_answers_are_kept_and_replayed_and_told_from_those_of_snippets(tmp
     assert json.loads((tmp_path / "True.jsonl").read_text().splitlines()[0])
 
 
+@pytest.mark.parametrize(
+    ("fault", "is_kept"),
+    [
+        (Reply(hangs=True), False),
+        (Reply("", 503), False),
+        (Reply("", 429), False),
+        (Reply("", 404), True),
+        (Reply("", 403), True),
+        (Reply(b"\x89PNG\r\n", headers={"Content-Type": "image/png"}), True),
+    ],
+)
+@pytest.mark.parametrize("joined", [False, True])
+async def test_a_page_that_failed_for_the_moment_is_not_kept_as_a_snippet(
+    fault: Reply, is_kept: bool, joined: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "KEEP_FAILED_S", 0.0)
+    for kept in (tmp_path / "cache.db", None):  # on disk, and in memory
+        replies = [fault, Reply(LONG, headers=HTML)]
+        async with Web({"/a": lambda _, replies=replies: replies.pop(0) if replies[1:] else replies[0]}) as web:
+            address = web.address("private=1&timeout_s=0.5")
+            search = open_search(f"all:demo|{address}" if joined else address, cache=kept, k=4)
+            founds = [await search.find("lighthouse Varna") for _ in range(3)]
+            await search.aclose()
+        texts = [next(hit.text for hit in found.hits if "of /a" in hit.title) for found in founds]
+        assert [text == "snippet of /a" for text in texts] == [True, is_kept, is_kept]
+        assert [found.cached for found in founds] == [False, is_kept, True]
+
+
 async def test_measurements_and_others_do_not_share_a_page_on_its_way() -> None:
     async with Web({"/a": Reply(LONG, headers=HTML, delay_s=0.2)}) as web:
         retriever = open_retriever(web.address("private=1&timeout_s=60"))

@@ -29,6 +29,17 @@ def test_wikipedia_in_numbers_anyone_can_check() -> None:
     assert found.memory_bytes < 3 * GB
 
 
+@pytest.mark.parametrize("kind", ["dense", "hybrid"])
+def test_an_encoder_behind_a_server_takes_no_memory_here(kind: str) -> None:
+    """Neither torch nor weights are loaded. On a GPU torch is, for the vectors alone."""
+    own, served = (plan(1_000_000, kind, is_served=is_served) for is_served in (False, True))
+    assert own.memory_bytes - served.memory_bytes == pytest.approx(0.8 * GB)
+    own, served = (plan(1_000_000, kind, on_gpu=True, is_served=is_served) for is_served in (False, True))
+    assert own.memory_bytes == served.memory_bytes
+    assert (own.gpu_bytes or 0) - (served.gpu_bytes or 0) == pytest.approx(GB)
+    assert "for the encoder" not in " ".join(served.notes)
+
+
 def test_the_vectors_go_to_the_gpu() -> None:
     found = plan(21_000_000, "dense", dim=768, dtype="float16", on_gpu=True)
     assert found.gpu_bytes is not None

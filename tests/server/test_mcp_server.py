@@ -16,6 +16,7 @@ pytest.importorskip("mcp")
 import httpx
 import search_process
 from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
 from search_process import running
 
 from parallelsearch.errors import SearchError
@@ -24,7 +25,7 @@ from parallelsearch.retrieval.mcp_client import McpRetriever
 
 def over_stdio(**options: object) -> Client:
     arguments = [search_process.__file__, json.dumps({"kind": "mcp-stdio", **options})]
-    return Client(StdioServerParameters(command=sys.executable, args=arguments), read_timeout_seconds=400)
+    return Client(stdio_client(StdioServerParameters(command=sys.executable, args=arguments)), read_timeout_seconds=400)
 
 
 async def check_tools(client: Client) -> None:
@@ -64,7 +65,7 @@ async def test_the_agent_over_stdio_as_desktop_programs_start_it(tmp_path):
     older = "Who is older, Claude Monet or Camille Pissarro?"
     serve = ["-m", "parallelsearch", "serve", "agent", "--mcp", "stdio", "--policy", "demo", "--search", "demo"]
     command = StdioServerParameters(command=sys.executable, args=serve, env=dict(os.environ), cwd=tmp_path)
-    async with Client(command, read_timeout_seconds=400) as client:
+    async with Client(stdio_client(command), read_timeout_seconds=400) as client:
         tools = {tool.name for tool in (await client.list_tools()).tools}
         assert tools == {"search", "search_batch", "retrieve", "answer"}
         answer = (await client.call_tool("answer", {"question": older})).structured_content

@@ -81,6 +81,9 @@ class _Pipe:
                 under_way.add(future)
                 future.add_done_callback(ended)
                 self._asked.put(future)
+            else:
+                self._asked.put(None)
+                printer.join()  # here Ctrl-C comes where all lines are read
         except BaseException:
             self._is_stopped = True
             raise
@@ -106,8 +109,10 @@ class _Pipe:
                 future.cancel()
                 continue
             try:
-                self._answers.show(future.result())
-                self._on_shown()
+                trajectory = future.result()
+                if not self._is_stopped:
+                    self._answers.show(trajectory)
+                    self._on_shown()
             except CancelledError:
                 pass
             except BaseException as error:  # raised again where it is told

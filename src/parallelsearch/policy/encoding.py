@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Any, Literal
 
+from parallelsearch import grammar
 from parallelsearch.dialect import Part, Tool
 from parallelsearch.errors import PolicyError, UsageError
 from parallelsearch.policy.base import Generation, Message, OnCall, OnText, Policy, Sampling
@@ -168,22 +169,33 @@ class EnginePolicy(EncodingPolicy):
                 "Lower the number of passages (k), the tokens of a turn or the number of turns, or raise max_context"
             )
         stream = TextStream(self.decode, on_text) if on_text is not None else None
+        is_thinking = bool(segments and grammar.opened_thought(segments[-1].text))
+        drawn: list[int] = []
+        logprobs: list[float] = []
         try:
-            output = await self.engine.generate(
-                ids,
-                stop=stop,
-                max_new_tokens=max_tokens,
-                sampling=sampling,
-                key=session,
-                on_tokens=stream.push if stream is not None else None,
-            )
+            while True:
+                output = await self.engine.generate(
+                    ids + drawn,
+                    stop=stop,
+                    max_new_tokens=max_tokens - len(drawn),
+                    sampling=sampling,
+                    key=session,
+                    on_tokens=stream.push if stream is not None else None,
+                )
+                drawn, logprobs, finish = drawn + output.token_ids, logprobs + output.logprobs, output.finish
+                text = self.decode(drawn)
+                if finish != "stop" or not is_thinking or grammar.closing(grammar.THINK) in text:
+                    break
+                # A stop string in a thought that the chat template has opened ends nothing.
+                if len(drawn) >= max_tokens or len(ids) + len(drawn) >= self.max_context:
+                    finish = "length"
+                    break
         finally:
             if stream is not None:
                 stream.close()
-        text = self.decode(output.token_ids)
         if stream is not None:
             stream.finish(text)
-        return Generation(text, output.finish, output.token_ids, output.logprobs, len(output.token_ids))
+        return Generation(text, finish, drawn, logprobs, len(drawn))
 
     @asynccontextmanager
     async def session(self, key: str) -> AsyncIterator[str]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
+from parallelsearch import grammar
 from parallelsearch.dialect import Tool
 from parallelsearch.errors import NoToolsError, PolicyError, TransientError, UsageError, stopped
 from parallelsearch.http import Response, Sent, error_detail, retrying, with_version
@@ -63,6 +64,9 @@ _ABOUT_TOOLS = (400, 404, 422, 500, 501)
 else."""
 _RESPONSES = re.compile(r"(?:v1)?/responses\b|\bresponses api\b", re.I)
 """Stands in the refusal of a model that calls functions nowhere else."""
+_THINKS_FIRST = re.compile(r"deepseek[-_]?r1|r1[-_]distill|\bqwq\b|[-_]thinking\b", re.I)
+"""Models that begin with a thought, most of them one that their chat template opens, so that only its end stands in the
+text, unless the server takes it out."""
 _TRAINED_ON_TAGS = re.compile(r"parallelsearch|\+(?:parallel|sequential)", re.I)
 
 
@@ -108,6 +112,8 @@ class OpenAIPolicy(ServerPolicy):
         self.token_ids = token_ids
         self.takes_tools = self.chooses_tools = api != "completions"
         self._guesses = api != "completions" and not token_ids  # there all that a model writes comes
+        self._thinks_first: bool | None = None
+        self._learn_name()
         self._picks_dialect = dialect is None
         self.dialect = dialect or self._guess_dialect()
         self._has_taken_tools = False
@@ -131,6 +137,15 @@ class OpenAIPolicy(ServerPolicy):
         """None is the package's own. A model that must give token ids is one to be trained, and on tags."""
         is_trained = self.token_ids or (self.model is not None and _TRAINED_ON_TAGS.search(self.model))
         return "tools" if self.takes_tools and not is_trained else None
+
+    def _learn_name(self) -> None:
+        """Whether the model's text begins inside a thought, as far as its name tells; elsewhere it may yet show. What is
+        trained on our tags, or gives token ids, is read as it stands."""
+        name = self.model or ""
+        if self.api == "completions" or self.token_ids or _TRAINED_ON_TAGS.search(name):
+            self._thinks_first = False
+        elif _THINKS_FIRST.search(name):
+            self._thinks_first = self._thinks = True
 
     def __repr__(self) -> str:
         return f"OpenAIPolicy({self.base_url!r}, {self.model!r}, api={self.api!r})"
@@ -186,7 +201,7 @@ class OpenAIPolicy(ServerPolicy):
         async def ask_there() -> tuple[Turn, Generation]:
             longest = max_tokens + self._room(segments)
             fields = self._fields(segments, stop, longest, sampling, tools, only_tool)
-            kind = ResponseTurn if _api_of(fields) == "responses" else Turn
+            kind = ResponseTurn if _api_of(fields) == "responses" else partial(Turn, thinks_first=self._thinks_first)
             is_heard = on_text is not None or on_call is not None
             turn, generation = await self._try(
                 partial(kind, stop, on_text, bool(tools), longest * MAX_CHARS_PER_TOKEN),
@@ -195,6 +210,9 @@ class OpenAIPolicy(ServerPolicy):
                 deadline_s,
             )
             self._has_taken_tools = self._has_taken_tools or bool(tools)
+            if self._thinks_first is not False and turn.thinks_first is not None:  # what was disproved once stays so
+                self._thinks_first = turn.thinks_first
+                self._is_thinker = self._is_thinker or turn.thinks_first
             self._passes_stops = self._passes_stops or (turn.has_stopped and turn.ran_on)
             if self.api == "completions" and turn.prompt_ids is not None:
                 _adopt_prompt_ids(segments, turn.prompt_ids)
@@ -205,6 +223,7 @@ class OpenAIPolicy(ServerPolicy):
             if self.model is None:
                 async with asyncio.timeout_at(deadline_s):
                     self.model = await self._only_model()
+                self._learn_name()
                 if tools and self._picks_dialect and self._guess_dialect() is None:
                     self.dialect = None
                     raise NoToolsError(f"the model '{self.model}' was trained on tags")
@@ -225,7 +244,8 @@ class OpenAIPolicy(ServerPolicy):
     ) -> dict[str, Any]:
         fields: dict[str, Any] = {"model": self.model, "max_tokens": max_tokens, "temperature": sampling.temperature}
         is_response = self.api == "responses"
-        if stop and not is_response:  # that API knows none: the turn is cut here
+        # The Responses API knows none, and a thought may speak of a search: the turn is cut here then.
+        if stop and not is_response and not self._thinks_first:
             fields["stop"] = list(stop)
         if self.reasoning_effort is not None:
             effort = {"reasoning": {"effort": self.reasoning_effort}}
@@ -240,7 +260,7 @@ class OpenAIPolicy(ServerPolicy):
         if is_response:
             fields |= {"input": input_of(segments), "store": False, "include": [KEPT_THOUGHTS]}
         elif self.api == "chat":
-            fields["messages"] = self._chat(segments) if tools else _messages(segments)
+            fields["messages"] = self._chat(segments) if tools else _messages(segments, self._is_thinker)
         else:
             ids = [segment.token_ids for segment in segments]
             known = [item for part in ids if part is not None for item in part]
@@ -259,7 +279,8 @@ class OpenAIPolicy(ServerPolicy):
 
     def _streams_for(self, is_heard: bool, has_stop: bool = False) -> bool:
         """A server that runs past the stop strings is streamed, too: what it writes after one is not waited for then."""
-        cuts = has_stop and (self._passes_stops or "stop" in self._unknown_fields or self.api == "responses")
+        sends_none = "stop" in self._unknown_fields or self.api == "responses" or self._thinks_first is True
+        cuts = has_stop and (self._passes_stops or sends_none)
         return self.streams and (self._streams_all or is_heard or cuts)
 
     def _body(self, fields: dict[str, Any], streams: bool) -> dict[str, Any]:
@@ -494,15 +515,16 @@ class _OnlyInResponses(Exception):
     """The model calls functions in the Responses API alone, says the server."""
 
 
-def _messages(segments: Sequence[Segment]) -> list[dict[str, str]]:
+def _messages(segments: Sequence[Segment], drops_thoughts: bool) -> list[dict[str, str]]:
     """Model segments are the assistant's, everything between them is one user message."""
     messages: list[dict[str, str]] = []
     for segment in segments:
         role = "assistant" if segment.author == "model" else "user"
+        text = grammar.without_thought(segment.text) if drops_thoughts and role == "assistant" else segment.text
         if messages and messages[-1]["role"] == role:
-            messages[-1]["content"] += segment.text
+            messages[-1]["content"] += text
         else:
-            messages.append({"role": role, "content": segment.text})
+            messages.append({"role": role, "content": text})
     return messages
 
 

@@ -24,6 +24,7 @@ from parallelsearch.trajectory import Call
 from parallelsearch.untrusted import finite, whole, whole_start
 
 _MAX_EVENT_BYTES = 16 * 1024 * 1024
+_OPENING, _CLOSING = grammar.opening(grammar.THINK), grammar.closing(grammar.THINK)
 _CONTENT = b'"content":'
 _NAME_ENDS = b'content"'
 _NAMESPACE = "functions."
@@ -158,9 +159,14 @@ class Turn:
         max_chars: int | None = None,
         said: str = "",
         on_call: OnCall | None = None,
+        thinks_first: bool | None = False,
     ) -> None:
         """`with_calls`: calls of tools are wanted, and reasoning is kept apart from the text. `max_chars`: a server that
-        writes more than that does not keep to the limit of tokens; the turn ends there."""
+        writes more than that does not keep to the limit of tokens; the turn ends there. `thinks_first`: the chat template
+        opens a thought, so that the text begins inside it; None where that is not known yet."""
+        self._left_in = _LeftIn() if thinks_first else None
+        self._may_think_first = thinks_first is None
+        self._has_ended = False  # of itself, with no stop string
         self._max_chars, self._num_chars = max_chars, 0
         self._stop = tuple(stop)
         self._longest_stop, self._stop_ends = _measured(self._stop)
@@ -213,16 +219,32 @@ class Turn:
         """It ran out of tokens before it said anything. Where nothing came at all, a server keeps its thoughts to itself."""
         said = self._content.removeprefix(self._thought_in_tags)
         is_silent = not self._calls and not said.strip() and (self.has_thought or not self._content)
-        return self._finish_reason in _LENGTH and is_silent
+        return self._finish_reason in _LENGTH and (is_silent or self.may_be_all_thought)
+
+    @property
+    def may_be_all_thought(self) -> bool:
+        """It was cut off before any tag came, and nobody knows yet whether this model's text begins inside a thought."""
+        is_cut = self._finish_reason in _LENGTH and not self._calls and not self.has_thought
+        return self._may_think_first and is_cut and bool(self._content) and not grammar.has_tag(self._content)
+
+    @property
+    def thinks_first(self) -> bool | None:
+        """Whether the text began inside a thought that the chat template had opened; None where the turn does not tell."""
+        if self._left_in is not None:
+            return self._left_in.was_thought
+        if _CLOSING in self._content:
+            return _OPENING not in self._content.partition(_CLOSING)[0]
+        return False if self._has_ended or self.has_thought or _OPENING in self._content else None
 
     @property
     def _thought_in_tags(self) -> str:
         """What stands before the answer of a model with tools where its server does not tell thoughts apart. In a dialect of
         tags a thought is a part of the turn."""
-        if not (self._with_calls and self._content.lstrip().startswith(grammar.opening(grammar.THINK))):
+        if not self._with_calls:
             return ""
-        end = self._content.find(grammar.closing(grammar.THINK))
-        return self._content if end < 0 else self._content[: end + len(grammar.closing(grammar.THINK))]
+        head, mark, _ = self._content.partition(_CLOSING)
+        is_thought = head.lstrip().startswith(_OPENING) or (bool(mark) and _OPENING not in head)
+        return head + mark if is_thought else ""
 
     def text_alone(self, payload: Any) -> str | None:
         """The text of a chunk that holds nothing else that counts, as nearly all are; None if it has to be fed.
@@ -300,6 +322,8 @@ class Turn:
             _gather(self._details, details)
         thought = message.get("reasoning_content") or message.get("reasoning") or details
         if thought:
+            if self._left_in is not None:
+                self._left_in.give_up()  # they come apart
             self._add_thought(words_of(thought))
         calls = message.get("tool_calls")
         if not calls and (call := message.get("function_call")):  # as it was before there could be several
@@ -379,6 +403,11 @@ class Turn:
             return
         if self._half or not piece.isascii():
             piece, self._half = whole_start(self._half + piece)
+        if self._left_in is not None and self._left_in.is_open:
+            thought, piece = self._left_in.feed(piece)
+            self._add_thought(thought)
+            if not piece:
+                return
         self._count_chars(len(piece))
         if self.has_stopped:
             self._behind += piece
@@ -447,8 +476,13 @@ class Turn:
             )
         if self._finish_reason in ("error", "abort"):
             raise TransientError(f"the server ended the turn with '{self._finish_reason}'")
+        if self._left_in is not None and self._left_in.is_open:
+            self._end_inside(self._left_in)
         self._emit(self._thought.close())
         finish, restored = self._ending()
+        self._has_ended = finish == "eos"
+        if self._with_calls and self.may_be_all_thought:  # then it is no answer, wherever the text is read
+            restored = f"\n{_CLOSING}"
         if restored is not None:
             self._emit(restored)
         if len(self._text) < len(self.said):
@@ -474,11 +508,23 @@ class Turn:
             raw=self._details or None,
         )
 
+    def _end_inside(self, left_in: _LeftIn) -> None:
+        """The turn is over, and its thought is not. A model that ended by itself was not thinking: what it wrote was said,
+        unless it has been passed on as a thought already."""
+        rest = left_in.give_up(is_cut=self._finish_reason in _LENGTH)
+        if left_in.was_thought is not False or (self._on_text is not None and not self._with_calls and left_in.text):
+            self._add_thought(rest)
+            return
+        self._reasoning, self._thought, self._text = [], _Thought(), ""
+        self._num_chars -= len(left_in.text)
+        self._add_content(left_in.text + rest)
+
     def _count_thought(self, num_tokens: int, count_tokens: Callable[[str], int]) -> int:
-        """How many of the turn's tokens are thoughts that do not stand in what was said."""
-        if self._thought.text:  # they are a part of its text
-            return 0
-        return self._num_hidden or count_tokens("".join(self._reasoning) or self._thought_in_tags)
+        """How many of the turn's tokens are thoughts, which the next turn does not read."""
+        if self._with_calls and self.may_be_all_thought:
+            return num_tokens
+        thought = self._thought.text or "".join(self._reasoning) or self._thought_in_tags
+        return self._num_hidden or count_tokens(thought)
 
     def _whole_calls(self) -> list[Call]:
         """All calls, each with an id of its own: results go back by it, and some servers give several calls the same."""
@@ -529,6 +575,49 @@ class CallSoFar:
             return text.endswith("}") and isinstance(read_json(text.encode("utf-8", "surrogatepass")), dict)
         except ValueError:
             return False
+
+
+class _LeftIn:
+    """The beginning of a text whose thought the chat template has opened, or the model itself: it is the thought, up to the
+    closing tag."""
+
+    def __init__(self) -> None:
+        self._held = ""  # may be the beginning of a tag
+        self._pieces: list[str] = []
+        self.was_thought: bool | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.was_thought is None
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def feed(self, piece: str) -> tuple[str, str]:
+        """What is certainly thought by now, and what comes behind it."""
+        held, self._held = self._held + piece, ""
+        if not self._pieces:
+            start = held.lstrip()
+            if len(start) < len(_OPENING) and _OPENING.startswith(start):
+                self._held = held
+                return "", ""
+            if start.startswith(_OPENING):
+                self._pieces, held = [_OPENING], start[len(_OPENING) :]
+        thought, mark, rest = held.partition(_CLOSING)
+        if mark:
+            self.was_thought = True
+        elif (at := held.rfind("<", -len(_CLOSING) + 1)) >= 0 and _CLOSING.startswith(held[at:]):
+            thought, self._held = held[:at], held[at:]
+        self._pieces.append(thought)
+        return thought, rest
+
+    def give_up(self, is_cut: bool = False) -> str:
+        """No more comes. What was held back; a thought that was cut off in the middle leaves open whether it was one."""
+        rest, self._held = self._held, ""
+        if self.is_open and not is_cut:
+            self.was_thought = False
+        return rest
 
 
 class _Thought:

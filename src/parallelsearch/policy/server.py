@@ -128,6 +128,7 @@ class ServerPolicy(Policy):
         self._thinks = False
         self._is_thinker = False  # that it thinks has shown
         self._guesses = True  # a turn without anything is taken for a thought that the server keeps to itself
+        self._is_on_trial = False  # it has room because it may have thought in what looked like a text
         try:
             json.dumps(self.extra_body)
         except (TypeError, ValueError) as error:
@@ -204,9 +205,12 @@ class ServerPolicy(Policy):
         """The turn; once more where it thought until its tokens were used up and had no room for that yet."""
         had_room = self._room(segments) > 0
         turn, generation = await ask()
-        is_new = turn.is_all_thought and not had_room and not (turn.said or turn.has_called)
-        if is_new and self._most_thinking and (turn.has_thought or self._guesses):
-            self._thinks = had_room = True
+        is_new = turn.is_all_thought and not had_room and self._most_thinking > 0
+        is_new = is_new and (turn.has_thought or self._guesses)
+        if is_new:
+            self._thinks, self._is_on_trial = True, turn.may_be_all_thought
+        if is_new and not (turn.said or turn.has_called):
+            had_room = True
             asked_by = may_repeat.get()
             pays = asked_by[1] if asked_by is not None and asked_by[0] is self else None
             if pays is not None and not pays(generation):
@@ -216,10 +220,10 @@ class ServerPolicy(Policy):
             if spent:
                 spent.update(self._counted(generation, segments))
                 generation.usage = dict(spent)
-        if turn.has_thought or (had_room and not turn.is_all_thought):
+        if self._is_thinker or turn.has_thought or (had_room and not (turn.is_all_thought or self._is_on_trial)):
             self._thinks = self._is_thinker = self._is_thinker or turn.has_thought or self._thinks
-        elif had_room and not self._is_thinker:  # the room was for nothing, and no thought has been seen
-            self._thinks = self._guesses = False
+        elif had_room:  # the room was for nothing, and no thought has been seen
+            self._thinks = self._guesses = self._is_on_trial = False
         if turn.is_all_thought and had_room:
             log.warning(
                 "%s thought until the turn's tokens were used up and said nothing; raise thinking_tokens (%d), or set "

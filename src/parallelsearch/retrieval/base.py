@@ -56,7 +56,11 @@ is_fresh: ContextVar[bool] = ContextVar("is_fresh", default=False)
 made of searches, reads it."""
 
 
-class DegradedHits(list[Hit]):
+class PassingHits(list[Hit]):
+    """Hits that are good for now and may be better another time: no cache keeps them."""
+
+
+class DegradedHits(PassingHits):
     """Hits found without the help of every part. `failures` says which part was missing and why."""
 
     def __init__(self, hits: Iterable[Hit], failures: Sequence[str]) -> None:
@@ -72,6 +76,8 @@ def hits_like(result: list[Hit], hits: list[Hit]) -> list[Hit]:
     """What was made of a result's hits, as the same kind of result."""
     if isinstance(result, DegradedHits):
         return DegradedHits(hits, result.failures)
+    if isinstance(result, PassingHits):
+        return PassingHits(hits)
     return KeptHits(hits) if isinstance(result, KeptHits) else hits
 
 

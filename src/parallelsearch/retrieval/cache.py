@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import UsageError
-from parallelsearch.retrieval.base import DegradedHits, Hit, KeptHits, Result, Retriever, is_fresh
+from parallelsearch.retrieval.base import Hit, KeptHits, PassingHits, Result, Retriever, is_fresh
 from parallelsearch.retrieval.replay import hits_to_rows, rows_to_hits
 
 FORMAT_VERSION = 1
@@ -100,8 +100,8 @@ class CachedRetriever(Retriever):
             new = {
                 queries[i]: hits
                 for i, hits in zip(missing, answers, strict=True)
-                # With a part of the backend missing, the whole may be back next time.
-                if isinstance(hits, list) and hits and not isinstance(hits, DegradedHits)
+                # Where something is missing, it may be back next time.
+                if isinstance(hits, list) and hits and not isinstance(hits, PassingHits)
             }
             if (
                 new and backend == self._backend()

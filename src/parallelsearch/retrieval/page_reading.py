@@ -65,7 +65,11 @@ _PDF_TIME = 0.5
 
 
 class PageError(Exception):
-    """A page that cannot be had, and why."""
+    """A page that cannot be had, why, and whether it may be another time."""
+
+    def __init__(self, problem: str, may_come_back: bool = False) -> None:
+        super().__init__(problem)
+        self.may_come_back = may_come_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ async def fetch(client: HttpClient, url: str) -> _Source:
                     return _Source(kind, charset, (await answer.read()).content)
                 url = urljoin(url, answer.headers.get("Location", ""))
         except SearchError as error:
-            raise PageError(str(error)) from None
+            raise PageError(str(error), isinstance(error, TransientSearchError | SearchTimeoutError)) from None
         except ValueError as error:  # of urljoin
             raise PageError(f"it redirects to an address that is none: {error}") from None
     raise PageError(f"it redirects more than {MAX_REDIRECTS} times")
@@ -128,7 +132,7 @@ async def fetch(client: HttpClient, url: str) -> _Source:
 def _kind_of(answer: Stream) -> tuple[str, str]:
     """The kind of a page and its encoding, as far as its server says. Told before its body is read."""
     if not 200 <= answer.status < 300:
-        raise PageError(f"{answer.where} answered {answer.status}")
+        raise PageError(f"{answer.where} answered {answer.status}", answer.status >= 500 or answer.status in (408, 429))
     kind, *parameters = answer.headers.get("Content-Type", "text/html").split(";")
     kind = kind.strip().lower()
     if kind != _PDF and kind not in _READERS:

@@ -3,7 +3,8 @@
 Wraps any retriever whose hits have addresses of the web. The pages of all queries are opened at once, each once for all
 queries that found it, and kept for some minutes. A page is cut into passages as `index` does, and BM25 of the query over
 those of this page alone says which of them becomes the hit's text. A hit stays what it was in all else. A page that cannot be
-opened, or that has no word of the query, costs nothing but itself: the snippet stays, and the log says why (debug).
+opened, or that has no word of the query, costs nothing but itself: the snippet stays, and the log says why (debug). Where it
+may be had another time, no cache keeps the answer.
 
 What is opened, and how a page becomes text, is the business of `page_reading`. Hits are neither added nor put in another
 order.
@@ -26,6 +27,7 @@ from parallelsearch.errors import check_whole
 from parallelsearch.retrieval.base import (
     Hit,
     Passage,
+    PassingHits,
     Result,
     Retriever,
     WrappingRetriever,
@@ -69,6 +71,8 @@ class _Page:
     index: BM25Retriever | None = None
     problem: str = ""
     num_chars: int = 0
+    may_come_back: bool = False
+    """It could not be had now, and perhaps can another time."""
 
 
 @dataclass(slots=True)
@@ -144,7 +148,8 @@ class PagesRetriever(WrappingRetriever):
             self._best(query, hit, next(left), places) if hit.url and at < self.depth else hit
             for at, hit in enumerate(result)
         ]
-        return hits_like(result, hits)
+        is_passing = not isinstance(result, PassingHits) and any(page.may_come_back for page in pages)
+        return PassingHits(hits) if is_passing else hits_like(result, hits)
 
     def _best(self, query: str, hit: Hit, page: _Page, places: Counter[str]) -> Hit:
         """The hit with the passage of its page that fits the query best: another one for each hit of the same page."""
@@ -182,7 +187,7 @@ class PagesRetriever(WrappingRetriever):
             task = asyncio.current_task()
             if task is None or task.cancelling():  # who waits is given up, and not the page
                 raise
-            return _Page(problem="the search was closed before the page was there")
+            return _Page(problem="the search was closed before the page was there", may_come_back=True)
         finally:
             opening.num_waiting -= 1
             if (opening.task.done() or not opening.num_waiting) and on_way.get(url) is opening:
@@ -196,9 +201,9 @@ class PagesRetriever(WrappingRetriever):
             async with asyncio.timeout(self.page_timeout_s):
                 page = await self._read(lane, url)
         except TimeoutError:
-            page = _Page(problem=f"the page was not there within {self.page_timeout_s:g} s")
+            page = _Page(problem=f"the page was not there within {self.page_timeout_s:g} s", may_come_back=True)
         except PageError as error:
-            page = _Page(problem=str(error))
+            page = _Page(problem=str(error), may_come_back=error.may_come_back)
         except Exception as error:  # a fault of ours in one page must not cost the others
             _log.warning("a page could not be read: %s: %s", type(error).__name__, error)
             page = _Page(problem=f"{type(error).__name__}: {error}")

@@ -17,11 +17,12 @@ KINDS = ("bm25", "dense", "hybrid")
 SEARCHES = ("exact", "flat", "ivf", "hnsw")
 
 # Measured on 305,293 Wikipedia passages of about 100 words: bytes a passage in the files of a BM25 index, its number of
-# terms, which grows by Heaps' law, and their bytes; resident memory of Python with torch and a small encoder.
+# terms, which grows by Heaps' law, and their bytes; resident memory of Python with torch and a small encoder, and of Python
+# without them (55 MB over 522 passages with vectors from a server), with room for faiss.
 PASSAGE_BYTES, POSTING_BYTES = 634.6, 514.2
 NUM_MEASURED, NUM_TERMS, TERMS_EXPONENT = 305_293, 370_000, 0.646
 TERM_DISK_BYTES, TERM_MEMORY_BYTES = 27, 130
-BASE_MEMORY_BYTES = 900e6
+TORCH_MEMORY_BYTES, PYTHON_MEMORY_BYTES = 900e6, 100e6
 # 1.36 tokens a word: 20,000 of 89,199 Wikipedia passages by the tokenizer of MiniLM (BERT's, which many encoders have).
 PASSAGE_TOKENS = 136
 # Passages a second of the same corpus: BM25 on one core; encoders by their dimensions (384 is all-MiniLM-L6-v2, 768 is
@@ -136,7 +137,7 @@ def _bm25(num_passages: int) -> Plan:
         settings={},
         disk_bytes={"passages": passages, "postings": postings, "terms": num_terms * TERM_DISK_BYTES},
         # A query's scores are one float32 a passage.
-        memory_bytes=100e6 + num_terms * TERM_MEMORY_BYTES + 8.0 * num_passages,
+        memory_bytes=PYTHON_MEMORY_BYTES + num_terms * TERM_MEMORY_BYTES + 8.0 * num_passages,
         mapped_bytes=postings + passages,
         gpu_bytes=None,
         build_s=num_passages / BM25_PER_S,
@@ -149,13 +150,13 @@ def _dense(num_passages: int, dim: int, dtype: str, search: str, on_gpu: bool, i
     vectors = float(num_passages) * (dim * item_bytes + (4 if dtype == "int8" else 0))
     passages = num_passages * PASSAGE_BYTES
     disk = {"passages": passages, "vectors": vectors}
-    memory, mapped, gpu = BASE_MEMORY_BYTES, passages, None
+    needs_torch = on_gpu or not is_served
+    memory, mapped, gpu = TORCH_MEMORY_BYTES if needs_torch else PYTHON_MEMORY_BYTES, passages, None
     notes: list[str] = []
     if search == "exact" and on_gpu:
-        gpu = vectors + 4.0 * (GPU_CHUNK_FLOATS + 2 * GPU_CHUNK_SCORES) + 1e9
-        notes.append(
-            "GPU memory: the vectors, which several GPUs would share, two chunks of work and 1 GB for the encoder"
-        )
+        gpu = vectors + 4.0 * (GPU_CHUNK_FLOATS + 2 * GPU_CHUNK_SCORES) + (0 if is_served else 1e9)
+        work = "and two chunks of work" if is_served else "two chunks of work and 1 GB for the encoder"
+        notes.append(f"GPU memory: the vectors, which several GPUs would share, {work}")
     elif search in ("exact", "flat"):
         mapped += vectors
         memory += CHUNK_SCORES * 4 + (0 if dtype == "float32" else CHUNK_FLOATS * 4)
