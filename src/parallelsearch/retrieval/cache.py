@@ -73,7 +73,7 @@ class CachedRetriever(Retriever):
         self.ttl_s, self.max_entries, self.lock_timeout_s = ttl_s, max_entries, lock_timeout_s
         self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
         self.timeout_s = inner.timeout_s
-        self.num_found = self.num_missed = self.num_faults = 0
+        self.num_found = self.num_faults = 0
         if _says_nothing(inner.describe()):
             raise UsageError(
                 f"the answers of '{inner.name}' cannot be kept: another search of that name would be given them. Give it a "
@@ -94,7 +94,6 @@ class CachedRetriever(Retriever):
         results: list[Result | None] = [found.get(query) for query in queries]
         missing = [i for i, result in enumerate(results) if result is None]
         self.num_found += len(queries) - len(missing)
-        self.num_missed += len(missing)
         if missing:
             answers = await self.inner.search_many([queries[i] for i in missing], k)
             new = {

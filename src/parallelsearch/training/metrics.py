@@ -25,7 +25,6 @@ from parallelsearch.trajectory import KINDS, STOPS, Trajectory, write_trajectori
 
 log = logging.getLogger(__name__)
 
-TIME_PREFIX = "time/"
 TRACKERS = ("tensorboard", "trackio", "wandb")
 
 
@@ -182,11 +181,6 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             if number < len(lines):
                 raise DataError(str(file), number, f"is not JSON: {error}") from error
     return records
-
-
-def curve(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The records without times: what two runs of the same recipe have in common, to the last bit."""
-    return [{k: v for k, v in record.items() if not k.startswith(TIME_PREFIX)} for record in records]
 
 
 # ---- trackers --------------------------------------------------------------------------------------------------------
