@@ -1,9 +1,9 @@
 """GRPO with TRL's trainer around the core's rollout.
 
-TRL gives the loss, the advantages, the optimiser loop and the checkpoints. Five of its methods are overridden: `_generate`
-(our trajectories as token ids with a mask), `_generate_and_score_completions` (marks rows that teach nothing),
-`training_step` (micro-batches of like length, guards), `_get_per_token_logps_and_entropies` (right-aligned rows without
-attention mask, model tokens only) and `_compute_loss` (regulariser). A test fails when TRL renames any of them.
+TRL gives the loss, the advantages, the optimiser loop and the checkpoints. Overridden are `_generate` (our trajectories as
+token ids with a mask), `_generate_and_score_completions` (marks rows that teach nothing), `training_step` (micro-batches of
+like length, guards), `_get_per_token_logps_and_entropies` (right-aligned rows without attention mask, model tokens only),
+`_compute_loss` (regulariser) and `create_model_card` (none is written). A test fails when TRL renames any of them.
 """
 
 from __future__ import annotations
