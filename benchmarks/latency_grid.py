@@ -21,12 +21,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from parallelsearch import grammar
 from parallelsearch.dialect import Tool
 from parallelsearch.evaluation.plots import Figure, Series, save_png
 from parallelsearch.limits import Limits
-from parallelsearch.policy.base import Generation, OnCall, OnText, Policy, Sampling
+from parallelsearch.policy.base import Generation, OnCall, OnText, Policy
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Hit, Result, Retriever
 from parallelsearch.rollout import rollout
@@ -79,16 +80,7 @@ class Caller(Policy):
         return Segment("prompt", text)
 
     async def generate(
-        self,
-        segments: Sequence[Segment],
-        *,
-        stop: Sequence[str],
-        max_tokens: int,
-        sampling: Sampling,
-        session: str,
-        on_text: OnText | None = None,
-        tools: Sequence[Tool] = (),
-        on_call: OnCall | None = None,
+        self, segments: Sequence[Segment], *, on_text: OnText | None = None, on_call: OnCall | None = None, **_: Any
     ) -> Generation:
         name = segments[0].text.rpartition("Question: ")[2].strip().removesuffix("?")
         asked = rounds(self.way, self.num, name)

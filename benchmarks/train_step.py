@@ -122,7 +122,7 @@ def measure(
 
     total = num_steps + 1 + (profile is not None)
     overrides = [*FIXED, *changes, f"train.out={out}", f"train.steps={total}"]
-    num_rows = load_recipe(recipe, overrides).num_rows
+    num_rows = load_recipe(recipe, overrides).train.num_rows
     try:
         train(recipe, overrides, say=say)
         records = [record for record in read_metrics(out / "metrics.jsonl") if "loss" in record][1 : num_steps + 1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from parallelsearch import grammar
 from parallelsearch.errors import UsageError, check_whole, is_number
@@ -101,10 +101,10 @@ class Limits:
         if self.max_billed_tokens is not None:
             check_whole("max_billed_tokens must be", self.max_billed_tokens)
 
-    def turn_tokens(self, is_written: bool = False) -> int:
-        """The most that a turn may have. Who sets a limit of their own gets that, whatever is written."""
+    def for_text(self) -> Limits:
+        """The same where a text is written for an answer: it has more room, unless somebody set a turn's limit."""
         is_default = self.max_tokens_per_turn == Limits.__dataclass_fields__["max_tokens_per_turn"].default
-        return WRITTEN_TOKENS if is_written and is_default else self.max_tokens_per_turn
+        return replace(self, max_tokens_per_turn=WRITTEN_TOKENS) if is_default else self
 
     def observation_tokens(self, num_subqueries: int) -> int:
         """The most that the results of a round may have. The room that is left in the context may be less."""

@@ -3,8 +3,8 @@
 `rollout` generates a turn, reads it, runs all its sub-queries concurrently, appends the results, and goes on until an
 answer or a limit. With a streaming policy each sub-query's search starts the moment it is complete, while the model
 still writes. Nothing that a policy or a search does wrong raises: it ends up in the trajectory as a stop reason, a
-problem or an error. What the model is shown and how its text is read is the dialect's business. `rollouts.py` runs many
-behind one gate.
+problem or an error. What the model is shown and how its text is read is the dialect's business, and what its calls cost
+that of `policy/billing.py`. `rollouts.py` runs many behind one gate.
 
 Limits in one place: `max_turns` turns may search, and one more must answer (the reference implementation's convention);
 a model that searches there too is told so and may answer in another. A deadline cuts searches and turns short
@@ -31,6 +31,7 @@ from parallelsearch.limits import MIN_TURN_TOKENS, Limits
 from parallelsearch.observation import Observation
 from parallelsearch.policy.asking import ODD_DATA, ask
 from parallelsearch.policy.base import Generation, Message, OnCall, Policy, Sampling, check_policy, may_repeat
+from parallelsearch.policy.billing import Bill
 from parallelsearch.reading import STOP as READING_STOP
 from parallelsearch.reading import answer_in, reading_prompt, written_in
 from parallelsearch.retrieval.base import DegradedHits, Hit
@@ -57,13 +58,16 @@ SHORT_S = 60.0
 _numbers = itertools.count()
 
 
+EventKind = Literal["turn", "text", "query", "result", "shown", "notice", "reading", "answer", "abstained"]
+"""`reading`: another model, which the text names, reads what was found and writes the answer. `abstained` comes after the
+answer, where a front door takes it back: the text says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something a person may want to watch while it happens. `time_s` counts from the start of the rollout."""
 
-    kind: Literal["turn", "text", "query", "result", "shown", "notice", "reading", "answer", "abstained"]
-    """`reading`: another model, which the text names, reads what was found and writes the answer. `abstained` comes after the
-    answer, where a front door takes it back: the text says why."""
+    kind: EventKind
     turn: int
     time_s: float
     text: str = ""
@@ -137,18 +141,30 @@ async def rollout(
             f"the dialect '{talk.name}' needs a policy that takes tools, and '{policy.name}' takes none; leave it out, or "
             "take 'parallel'"
         )
-    reader = answer_with if until == "answer" else None
-    if (wants_text := (written or talk.is_written) and until == "answer") and reader is None:
-        talk, reader = _writer_of(talk, policy)
+    limits, reader = limits or Limits(), answer_with if until == "answer" else None
+    wants_text = until == "answer" and (written or talk.is_written)
+    if wants_text:
+        limits = limits.for_text()
+        talk, reader = (talk, reader) if reader is not None else _writer_of(talk, policy)
     name = session or f"rollout-{next(_numbers)}"
     async with policy.session(name) as key:
         while True:
             run = _Run(
-                asked, policy, search, talk, limits or Limits(), sampling or Sampling(), on_event, streaming_dispatch
+                asked,
+                policy,
+                search,
+                talk,
+                limits,
+                sampling or Sampling(),
+                on_event,
+                dispatches_early=streaming_dispatch,
+                context=context,
+                k=search.k if k is None else k,
+                scope=name if fresh else "",
+                until=until,
+                reader=reader,
             )
-            run.context, run.k = context, search.k if k is None else k
-            run.scope, run.until = name if fresh else "", until
-            run.reader, run.trajectory.written = reader, wants_text or None
+            run.trajectory.written = wants_text or None
             try:
                 await run.go(key)
             except (PolicyError, SearchClosedError) as error:
@@ -160,7 +176,7 @@ async def rollout(
                 run.trajectory.stop, run.trajectory.error = "error", str(error)
             finally:
                 run.withdraw()
-            await run.read_again(name)
+            await run.let_reader_answer(name)
             return run.finish()
 
 
@@ -190,30 +206,27 @@ class _Run:
         limits: Limits,
         sampling: Sampling,
         on_event: OnEvent | None,
+        *,
         dispatches_early: bool,
+        context: str,
+        k: int,
+        scope: str,
+        until: Until,
+        reader: Policy | None,
     ) -> None:
         self.policy, self.search, self.dialect, self.sampling = policy, search, dialect, sampling
         if dialect.max_turns is not None and dialect.max_turns < limits.max_turns:
             limits = replace(limits, max_turns=dialect.max_turns)
         self.limits, self.on_event = limits, on_event
         self.max_subqueries = limits.max_subqueries  # of the turn that is being written
-        self.context, self.k, self.scope = "", search.k, ""
-        self.until: Until = "answer"
-        self.reader: Policy | None = None
+        self.context, self.k, self.scope, self.until, self.reader = context, k, scope, until, reader
         self.start_s = time.perf_counter()
         self.writer = dialect.writer(policy.count_tokens)
         self.writer.special_tokens = policy.special_tokens
         self.prompt = ""
-        self.num_tokens = 0
-        self.num_side_tokens = 0  # of a call beside the turns; they count with the next turn
-        self.side_usage: Counter[str] = Counter()  # the same as it is billed
-        self.num_asked: int | None = None  # tokens of what the reader is asked
-        self.num_beside = 0  # what the last turn read beyond the text by the server's count: tools, a template
-        self.last_bill: Counter[str] = Counter()  # of the last turn
         self.num_side_calls = 0
-        self.num_read = self.num_written = 0  # over all calls, as a server's bill counts them
+        self.num_asked: int | None = None  # tokens of what the reader is asked
         self.max_tokens = min(limits.max_tokens, policy.max_context or limits.max_tokens)
-        self.turn_tokens = limits.turn_tokens(dialect.is_written)
         self.dispatches_early = dispatches_early and policy.streams
         self.tasks: dict[str, asyncio.Task[Found]] = {}
         self.written = ""  # of the turn being written, where the policy streams
@@ -221,6 +234,10 @@ class _Run:
         self.callers_error: Exception | None = None
         self.trajectory = Trajectory.of(question)
         self.trajectory.dialect = dialect.name
+        self.bill = Bill(
+            policy, limits, self.trajectory, self.observation_tokens(limits.max_subqueries if dialect.may_split else 1)
+        )
+        self.bill.reading = self.reading_ahead
         self.with_tools: dict[str, Any] = {"tools": dialect.tools} if dialect.tools else {}
         self.trajectory.sampling, self.trajectory.limits = _plain(sampling), _plain(limits)
         self.trajectory.search = search.describe()
@@ -259,7 +276,7 @@ class _Run:
             is_told = must_answer is not None or last_word is None
             if number == max_turns:
                 must_answer = must_answer or "max_turns"
-            if self.room() < MIN_TURN_TOKENS or self.would_pass("one more call"):
+            if self.room() < MIN_TURN_TOKENS or self.bill.would_pass("one more call"):
                 self.trajectory.stop = "max_tokens" if number <= max_turns else "max_turns"
                 return
             turn = await self.generate(
@@ -294,7 +311,7 @@ class _Run:
                 self.emit("notice", number, text)
             if must_answer is None and self.time_left() == 0:
                 must_answer = "timeout"
-            if must_answer is None and self.would_pass("another round", num_calls=2):
+            if must_answer is None and self.bill.would_pass("another round", num_calls=2):
                 must_answer = "max_tokens"
         self.trajectory.stop = must_answer or "max_turns"
 
@@ -314,18 +331,18 @@ class _Run:
         self.trajectory.turns.append(record)
         self.trajectory.num_llm_calls += 1
         self.written = ""
-        starts = may_search and self.dispatches_early and self.until != "queries" and not self.pays_searches
+        starts = may_search and self.dispatches_early and self.until != "queries" and not self.bill.pays_searches
         self.max_subqueries = self.num_payable() if may_search else self.limits.max_subqueries
-        reader = self.dialect.reader(self.dispatch(number), self.max_subqueries) if starts else None
+        follower = self.dialect.reader(self.dispatch(number), self.max_subqueries) if starts else None
 
         def on_call(number_of_call: int, name: str, piece: str) -> None:
-            if reader is not None:
-                reader.feed_call(number_of_call, name, piece)
+            if follower is not None:
+                follower.feed_call(number_of_call, name, piece)
 
         def on_text(piece: str) -> None:
             self.written += piece
-            if reader is not None:
-                reader.feed(piece)
+            if follower is not None:
+                follower.feed(piece)
             self.emit("text", number, piece)
 
         whole = self.dialect.whole_prompt(self.prompt, self.trajectory.segments, is_last)
@@ -340,7 +357,7 @@ class _Run:
         # To follow a turn as it is written costs decoding, and on a server an event for each token: only where something
         # comes of it.
         listens = whole is None and self.policy.streams
-        listens = listens and (reader is not None or self.on_event is not None or self.may_be_cut(left_s))
+        listens = listens and (follower is not None or self.on_event is not None or self.may_be_cut(left_s))
         try:
             async with asyncio.timeout(left_s):
                 if whole is None:
@@ -355,9 +372,7 @@ class _Run:
                     generation = await self.call_apart(whole, session, self.dialect.stop)
         except TimeoutError:
             record.finish, record.generate_s = "timeout", self.now() - record.start_s
-            self.side_usage.update(self.bill(Generation(self.written, "length"), self.num_tokens))
-            record.usage = dict(self.side_usage)  # a server bills what it read and wrote until then
-            self.side_usage.clear()
+            self.bill.add_cut_turn(self.written, record)
             self.withdraw()
             self.trajectory.answer = self.dialect.partial_answer(self.written) or self.trajectory.answer
             return None
@@ -384,25 +399,15 @@ class _Run:
             self.policy,
             segments,
             stop=stop,
-            max_tokens=min(self.turn_tokens, self.room()),
+            max_tokens=min(self.limits.max_tokens_per_turn, self.room()),
             session=session,
             on_text=on_text,
             **tools,
         )
 
-    def bill(self, generation: Generation, num_read: int) -> Counter[str]:
-        """Add what a call costs: what the server counted, and where it did not, what is counted here."""
-        written = generation.num_tokens
-        if written is None:
-            written = self.policy.count_tokens(generation.text)
-        counts = Counter({"prompt_tokens": num_read, "completion_tokens": written} | (generation.usage or {}))
-        self.num_read += counts["prompt_tokens"]
-        self.num_written += counts["completion_tokens"]
-        return counts
-
     async def written_by(self, policy: Policy, segments: Sequence[Segment], **options: Any) -> Generation:
         """A turn. One call that breaks must cost no more than its question; a caller's own mistake is the caller's."""
-        repeats = may_repeat.set((policy, partial(self.pays_twice, policy, segments)))
+        repeats = may_repeat.set((policy, partial(self.bill.may_repeat, policy, segments)))
         try:
             return await ask(
                 policy,
@@ -413,19 +418,6 @@ class _Run:
             )
         finally:
             may_repeat.reset(repeats)
-
-    def pays_twice(self, policy: Policy, segments: Sequence[Segment], generation: Generation) -> bool:
-        """A call brought nothing, and the policy would make it once more. It may if that passes no limit; then the first is
-        billed beside the turn, whatever becomes of the second."""
-        num_read = sum(policy.count_tokens(segment.text) for segment in segments)
-        before = self.num_read, self.num_written
-        spent = self.bill(generation, num_read)
-        more = self.num_read + num_read, self.num_written + self.longest_turn(policy)
-        if self.passed(*(self.ahead(1) if policy is self.policy else more)) is not None:
-            self.num_read, self.num_written = before  # it is the turn, then
-            return False
-        self.side_usage.update(spent)
-        return True
 
     async def call_apart(self, prompt: str, session: str, stop: tuple[str, ...]) -> Generation:
         """A call with a prompt of its own: for the engine, a conversation of its own."""
@@ -442,19 +434,7 @@ class _Run:
         record.problems = [problem.code for problem in parsed.problems]
         record.action, record.thought, record.separated = parsed.action, parsed.thought, parsed.separated
         record.text = segment.text
-        self.last_bill = self.bill(generation, self.num_tokens)
-        self.num_beside = max(0, self.last_bill["prompt_tokens"] - self.num_tokens)
-        record.usage = generation.usage
-        if self.side_usage:
-            self.last_bill.update(self.side_usage)
-            record.usage = dict(self.last_bill)
-        num_tokens = generation.num_tokens
-        if num_tokens is None:
-            num_tokens = self.policy.count_tokens(generation.text)
-        self.add(segment, num_tokens - generation.num_thought)
-        record.num_tokens = num_tokens + self.num_side_tokens
-        self.num_side_tokens = 0
-        self.side_usage.clear()
+        self.add(segment, self.bill.add_turn(generation, record))
         return parsed
 
     def with_thought(self, segment: Segment) -> Segment:
@@ -473,72 +453,6 @@ class _Run:
         record.problems.append("untagged_answer")
         self.trajectory.answer, self.trajectory.stop = answer, "answer"
         self.emit("answer", number, answer)
-
-    async def read_again(self, session: str) -> None:
-        """The reader's call, where there is one and something was shown: its answer, or the policy's own if it fails."""
-        reader, trajectory = self.reader, self.trajectory
-        hits = trajectory.shown_hits
-        self.reader = None  # an answer is told from now on
-        if reader is None or trajectory.stop == "error":
-            return
-        number, record = (
-            len(trajectory.turns),
-            Reading(reader.describe(), own_answer=trajectory.answer, start_s=self.now()),
-        )
-        if hits:
-            self.emit("reading", number, reader.title)
-            trajectory.reading = record
-            beside = Counter(self.side_usage)
-            try:
-                async with asyncio.timeout(self.time_left(answering=True)):
-                    await self.read_with(reader, hits, record, f"{session}/reader", number)
-            except TimeoutError:
-                record.error, record.num_read = "the time was over before it had answered", self.num_asked
-            except (PolicyError, *ODD_DATA) as error:
-                if error is self.callers_error:
-                    raise
-                record.error = str(error) or type(error).__name__
-            if spent := self.side_usage - beside:  # by a first call that brought nothing
-                record.num_read = (record.num_read or 0) + spent["prompt_tokens"]
-                record.num_tokens = (record.num_tokens or 0) + spent["completion_tokens"]
-                self.side_usage = beside
-            record.generate_s = self.now() - record.start_s
-        if trajectory.answer is not None:
-            self.emit("answer", number if hits else number - 1, trajectory.answer)
-
-    async def read_with(self, reader: Policy, hits: Sequence[Hit], record: Reading, session: str, number: int) -> None:
-        asked = self.reading_prompt(reader, hits)
-        self.num_asked = num_read = reader.count_tokens(asked)
-        if self.passed(self.num_read + num_read, self.num_written + self.longest_turn(reader)) is not None:
-            raise PolicyError(TOO_COSTLY)
-        is_heard = reader.streams and self.on_event is not None
-        self.trajectory.num_llm_calls += 1
-        async with reader.session(session) as key:
-            generation = await self.written_by(
-                reader,
-                [reader.prompt(asked, self.trajectory.question)],
-                stop=() if self.trajectory.written else READING_STOP,
-                max_tokens=self.limits.turn_tokens(bool(self.trajectory.written)),
-                session=key,
-                on_text=(lambda piece: self.emit("text", number, piece)) if is_heard else None,
-            )
-        if not is_heard:
-            self.emit("text", number, generation.text)
-        record.text, record.num_tokens = generation.text, generation.num_tokens
-        record.num_read = (generation.usage or {}).get("prompt_tokens", num_read)
-        answer = (written_in if self.trajectory.written else answer_in)(generation.text)
-        if answer is None:
-            record.error = "it wrote no answer"
-        else:
-            self.trajectory.answer, self.trajectory.stop = answer, "answer"
-
-    def reading_prompt(self, reader: Policy, hits: Sequence[Hit]) -> str:
-        limits, question = self.limits, self.trajectory.question
-        is_written = bool(self.trajectory.written)
-        room = min(limits.max_tokens, reader.max_context or limits.max_tokens) - limits.turn_tokens(is_written)
-        return reading_prompt(
-            question, hits, self.context, room, reader.count_tokens, reader.special_tokens, is_written
-        )
 
     # ---- searching ---------------------------------------------------------------------------------------------------
 
@@ -575,7 +489,7 @@ class _Run:
             record.queries = [Query(query, start_s=self.now(), end_s=self.now()) for query in queries]
             record.dropped_queries = list(dropped)
             return None
-        reserve = min(self.turn_tokens, max(MIN_TURN_TOKENS, self.max_tokens // 8))
+        reserve = min(self.limits.max_tokens_per_turn, max(MIN_TURN_TOKENS, self.max_tokens // 8))
         room = self.room() - reserve
         if room < MIN_OBSERVATION_TOKENS and not is_end:
             record.problems.append("no_room_for_results")
@@ -653,19 +567,17 @@ class _Run:
         prompt = self.dialect.digest_prompt(self.trajectory.question, queries, observation.text)
         if prompt is None:
             return observation
-        num_read, longest = self.policy.count_tokens(prompt), self.longest_turn()
-        read, written = self.ahead(1)
-        if self.passed(read + num_read + longest, written + longest) is not None:  # the next turn reads what it writes
+        num_read = self.policy.count_tokens(prompt)
+        if not self.bill.has_room_beside(num_read):
             return observation
         self.trajectory.num_llm_calls += 1
         try:
             async with asyncio.timeout(self.time_left()):
                 answer = await self.call_apart(prompt, session, ())
         except TimeoutError:
-            self.side_usage.update(self.bill(Generation("", "length"), num_read))
+            self.bill.add_beside(None, num_read)
             return observation
-        self.num_side_tokens += answer.num_tokens or self.policy.count_tokens(answer.text)
-        self.side_usage.update(self.bill(answer, num_read))
+        self.bill.add_beside(answer, num_read)
         return Observation(self.harmless(answer.text.strip()), observation.shown)
 
     def harmless(self, text: str) -> str:
@@ -683,14 +595,93 @@ class _Run:
             task.cancel()
         self.tasks = {}
 
+    # ---- another model reads what was found, and answers -------------------------------------------------------------
+
+    async def let_reader_answer(self, session: str) -> None:
+        """The reader's call, where there is one and something was shown: its answer, or the policy's own if it fails."""
+        reader, trajectory = self.reader, self.trajectory
+        hits = trajectory.shown_hits
+        self.reader = None  # an answer is told from now on
+        if reader is None or trajectory.stop == "error":
+            return
+        number = len(trajectory.turns)
+        record = Reading(reader.describe(), own_answer=trajectory.answer, start_s=self.now())
+        if hits:
+            self.emit("reading", number, reader.title)
+            trajectory.reading = record
+            beside = Counter(self.bill.beside)
+            try:
+                async with asyncio.timeout(self.time_left(answering=True)):
+                    await self.ask_reader(reader, hits, record, f"{session}/reader", number)
+            except TimeoutError:
+                record.error, record.num_read = "the time was over before it had answered", self.num_asked
+            except (PolicyError, *ODD_DATA) as error:
+                if error is self.callers_error:
+                    raise
+                record.error = str(error) or type(error).__name__
+            if spent := self.bill.beside - beside:  # by a first call that brought nothing
+                record.num_read = (record.num_read or 0) + spent["prompt_tokens"]
+                record.num_tokens = (record.num_tokens or 0) + spent["completion_tokens"]
+                self.bill.beside = beside
+            record.generate_s = self.now() - record.start_s
+        if trajectory.answer is not None:
+            self.emit("answer", number if hits else number - 1, trajectory.answer)
+
+    async def ask_reader(self, reader: Policy, hits: Sequence[Hit], record: Reading, session: str, number: int) -> None:
+        asked = self.reading_prompt(reader, hits)
+        self.num_asked = num_read = reader.count_tokens(asked)
+        if not self.bill.has_room(num_read, self.bill.longest_turn(reader)):
+            raise PolicyError(TOO_COSTLY)
+        is_heard = reader.streams and self.on_event is not None
+        self.trajectory.num_llm_calls += 1
+        async with reader.session(session) as key:
+            generation = await self.written_by(
+                reader,
+                [reader.prompt(asked, self.trajectory.question)],
+                stop=() if self.trajectory.written else READING_STOP,
+                max_tokens=self.limits.max_tokens_per_turn,
+                session=key,
+                on_text=(lambda piece: self.emit("text", number, piece)) if is_heard else None,
+            )
+        if not is_heard:
+            self.emit("text", number, generation.text)
+        record.text, record.num_tokens = generation.text, generation.num_tokens
+        record.num_read = (generation.usage or {}).get("prompt_tokens", num_read)
+        answer = (written_in if self.trajectory.written else answer_in)(generation.text)
+        if answer is None:
+            record.error = "it wrote no answer"
+        else:
+            self.trajectory.answer, self.trajectory.stop = answer, "answer"
+
+    def reading_prompt(self, reader: Policy, hits: Sequence[Hit]) -> str:
+        limits, question = self.limits, self.trajectory.question
+        room = min(limits.max_tokens, reader.max_context or limits.max_tokens) - limits.max_tokens_per_turn
+        return reading_prompt(
+            question,
+            hits,
+            self.context,
+            room,
+            reader.count_tokens,
+            reader.special_tokens,
+            is_written=bool(self.trajectory.written),
+        )
+
+    def reading_ahead(self) -> tuple[int, int] | None:
+        """What the reader's call will read, as far as there is something to read, and may write."""
+        hits = self.trajectory.shown_hits
+        if self.reader is None or not hits:
+            return None
+        asked = self.reading_prompt(self.reader, hits)
+        return self.reader.count_tokens(asked), self.bill.longest_turn(self.reader)
+
     # ---- book-keeping ------------------------------------------------------------------------------------------------
 
     def add(self, segment: Segment, num_tokens: int | None = None) -> None:
         self.trajectory.segments.append(segment)
         if segment.token_ids is not None:
-            self.num_tokens += len(segment.token_ids)
+            self.bill.num_said += len(segment.token_ids)
         else:
-            self.num_tokens += num_tokens if num_tokens is not None else self.policy.count_tokens(segment.text)
+            self.bill.num_said += num_tokens if num_tokens is not None else self.policy.count_tokens(segment.text)
 
     def insert(self, parts: Sequence[Part], author: Author) -> None:
         self.add(self.policy.insert_parts(parts, author))
@@ -712,74 +703,11 @@ class _Run:
             self.insert((Part(start),), "notice")
 
     def room(self) -> int:
-        return self.max_tokens - self.num_tokens
-
-    def would_pass(self, what: str, num_calls: int = 1) -> bool:
-        """Whether so many more calls, each as long as a turn may be, would pass what may be billed; the record then says what
-        they would come to. The last of them answers. A reader's call comes on top, unless it would be too much by itself:
-        then the policy's own answer is all there is."""
-        limits = self.limits
-        if limits.max_billed_tokens is None and limits.max_cost is None:
-            return False
-        passed = self.passed(*self.ahead(num_calls))
-        if passed is not None:
-            self.say_no_room(what, *passed)
-        return passed is not None
-
-    def say_no_room(self, what: str, limit: str, total: str) -> None:
-        self.trajectory.no_room = f"{limit} left no room to go on: {what} could bring it to {total}"
-
-    def longest_turn(self, reader: Policy | None = None) -> int:
-        """How many tokens a turn may write, or a reader, thoughts among them: what a limit of money has to expect of it."""
-        if reader is None:
-            return self.turn_tokens + self.policy.thinking_room
-        return self.limits.turn_tokens(bool(self.trajectory.written)) + reader.thinking_room
-
-    def ahead(self, num_calls: int) -> tuple[int, int]:
-        """Tokens read and written over all calls after so many more."""
-        limits = self.limits
-        context, read, written = self.num_tokens + self.num_beside, self.num_read, self.num_written
-        num_results = self.observation_tokens(limits.max_subqueries if self.dialect.may_split else 1)
-        for _ in range(num_calls):
-            read, written = read + context, written + self.longest_turn()
-            context += self.turn_tokens + num_results
-        if self.reader is not None and (hits := self.trajectory.shown_hits):
-            reading = self.reader.count_tokens(self.reading_prompt(self.reader, hits))
-            longest = self.longest_turn(self.reader)
-            if self.passed(self.num_read + reading, self.num_written + longest) is None:
-                read += reading + (num_calls - 1) * num_results
-                written += longest
-        return read, written
-
-    @property
-    def pays_searches(self) -> bool:
-        """A limit holds for searches: none is sent that may be withdrawn, for it would be paid and stand in no record."""
-        limits = self.limits
-        return limits.max_cost is not None and limits.prices is not None and limits.prices.search_per_thousand > 0
+        return self.max_tokens - self.bill.num_said
 
     def num_payable(self) -> int:
-        """How many sub-queries the next turn may ask, so that they and the call that answers after them can be paid. One that
-        a cache will answer counts like any other: nobody knows it before."""
-        limits, prices = self.limits, self.limits.prices
-        if prices is None or limits.max_cost is None or not self.pays_searches or self.until == "queries":
-            return limits.max_subqueries
-        calls, num_before = self.ahead(2), self.trajectory.num_uncached
-        for number in range(limits.max_subqueries, 0, -1):
-            cost = prices.cost(*calls, num_before + number)
-            if cost <= limits.max_cost:
-                return number
-        self.say_no_room("a search", f"max_cost={limits.max_cost:g}", f"{cost:.3g}")
-        return 0
-
-    def passed(self, read: int, written: int) -> tuple[str, str] | None:
-        """The limit that so many tokens, over all calls of a question, would pass, and what they come to in its measure."""
-        limits = self.limits
-        if limits.max_billed_tokens is not None and read + written > limits.max_billed_tokens:
-            return f"max_billed_tokens={limits.max_billed_tokens}", f"{read + written} tokens"
-        if limits.max_cost is None or limits.prices is None:
-            return None
-        cost = limits.prices.cost(read, written, self.trajectory.num_uncached)
-        return (f"max_cost={limits.max_cost:g}", f"{cost:.3g}") if cost > limits.max_cost else None
+        """How many sub-queries the next turn may ask."""
+        return self.limits.max_subqueries if self.until == "queries" else self.bill.num_payable()
 
     def now(self) -> float:
         return time.perf_counter() - self.start_s
@@ -797,13 +725,7 @@ class _Run:
         longest_s = max((turn.generate_s for turn in self.trajectory.turns), default=0.0)
         return left_s is not None and left_s < max(SHORT_S, 4 * longest_s)
 
-    def emit(
-        self,
-        kind: Literal["turn", "text", "query", "result", "notice", "reading", "answer"],
-        number: int,
-        text: str = "",
-        query: Query | None = None,
-    ) -> None:
+    def emit(self, kind: EventKind, number: int, text: str = "", query: Query | None = None) -> None:
         if self.on_event is not None and not (kind == "answer" and self.reader is not None):
             try:
                 self.on_event(Event(kind, number, self.now(), text, query))
@@ -819,12 +741,7 @@ class _Run:
         trajectory.num_searches = len(trajectory.rounds)
         trajectory.num_subqueries = sum(len(turn.queries) for turn in trajectory.turns)
         trajectory.elapsed_s = self.now()
-        if self.side_usage:  # no turn came after it
-            last = trajectory.turns[-1]
-            if last.num_tokens:
-                last.num_tokens += self.num_side_tokens
-                self.side_usage.update(self.last_bill)
-            last.usage = dict(self.side_usage)
+        self.bill.close()
         if trajectory.stop != "max_tokens":  # it was told to answer for want of room, and did
             trajectory.no_room = None
         elif trajectory.no_room is None:

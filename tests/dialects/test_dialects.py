@@ -23,7 +23,7 @@ from parallelsearch.dialects.free_text import read_answer, write_turn
 from parallelsearch.errors import PolicyError, UsageError
 from parallelsearch.evaluation.gold import GoldRetriever
 from parallelsearch.limits import Limits
-from parallelsearch.policy.base import Generation, OnText, Policy, Sampling
+from parallelsearch.policy.base import Generation, Policy, Sampling
 from parallelsearch.policy.local import LocalPolicy
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Passage
@@ -52,16 +52,7 @@ class Watched(ScriptedPolicy):
         self.shown: list[str] = []
         self.stops: list[tuple[str, ...]] = []
 
-    async def generate(
-        self,
-        segments: Sequence[Segment],
-        *,
-        stop: Sequence[str],
-        max_tokens: int,
-        sampling: Sampling,
-        session: str,
-        on_text: OnText | None = None,
-    ) -> Generation:
+    async def generate(self, segments: Sequence[Segment], *, stop: Sequence[str], **_: Any) -> Generation:
         self.shown.append("".join(segment.text for segment in segments))
         self.stops.append(tuple(stop))
         usage = {"prompt_tokens": 100, "completion_tokens": 7}

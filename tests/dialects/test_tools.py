@@ -17,7 +17,7 @@ from parallelsearch.dialects import open_dialect
 from parallelsearch.dialects.tools import CallReader, StringsOf, calls_of
 from parallelsearch.errors import NoToolsError, SearchError, UsageError
 from parallelsearch.limits import Limits, Prices
-from parallelsearch.policy.base import Generation, OnCall, OnText, Policy, Sampling
+from parallelsearch.policy.base import Generation, OnCall, Policy
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Hit, Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever
@@ -231,12 +231,9 @@ class Caller(Policy):
         segments: Sequence[Segment],
         *,
         stop: Sequence[str],
-        max_tokens: int,
-        sampling: Sampling,
-        session: str,
-        on_text: OnText | None = None,
         tools: Sequence[Tool] = (),
         on_call: OnCall | None = None,
+        **_: Any,
     ) -> Generation:
         assert tools
         assert not stop

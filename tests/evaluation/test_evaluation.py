@@ -30,7 +30,7 @@ from parallelsearch.evaluation.report import notes_of
 from parallelsearch.evaluation.run import EvaluationSettings, Progress, run_answers, run_questions
 from parallelsearch.evaluation.tables import paired_table
 from parallelsearch.limits import Limits, Prices
-from parallelsearch.policy.base import Generation, OnText, Sampling
+from parallelsearch.policy.base import Generation, Sampling
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever
@@ -84,25 +84,14 @@ class Unreliable(ScriptedPolicy):
         self.fails, self.error = fails, error
         self.num_running = self.max_running = 0
 
-    async def generate(
-        self,
-        segments: Sequence[Segment],
-        *,
-        stop: Sequence[str],
-        max_tokens: int,
-        sampling: Sampling,
-        session: str,
-        on_text: OnText | None = None,
-    ) -> Generation:
+    async def generate(self, segments: Sequence[Segment], *, session: str, **options: Any) -> Generation:
         self.num_running += 1
         self.max_running = max(self.max_running, self.num_running)
         try:
             await asyncio.sleep(0.001)
             if session.removeprefix("eval/") in self.fails:
                 raise self.error("this one is broken")
-            return await super().generate(
-                segments, stop=stop, max_tokens=max_tokens, sampling=sampling, session=session, on_text=on_text
-            )
+            return await super().generate(segments, session=session, **options)
         finally:
             self.num_running -= 1
 

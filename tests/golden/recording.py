@@ -20,7 +20,7 @@ from parallelsearch.data import demo
 from parallelsearch.data.questions import demo_questions
 from parallelsearch.evaluation.run import EvaluationSettings, run_questions
 from parallelsearch.limits import Limits
-from parallelsearch.policy.base import Generation, OnText, Policy, Sampling
+from parallelsearch.policy.base import Generation, Policy, Sampling
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever
@@ -118,16 +118,7 @@ class Watched(Policy):
     def __init__(self, turns: Sequence[str]) -> None:
         self.turns, self.shown = turns, list[list[Any]]()
 
-    async def generate(
-        self,
-        segments: Sequence[Segment],
-        *,
-        stop: Sequence[str],
-        max_tokens: int,
-        sampling: Sampling,
-        session: str,
-        on_text: OnText | None = None,
-    ) -> Generation:
+    async def generate(self, segments: Sequence[Segment], *, stop: Sequence[str], **_: Any) -> Generation:
         self.shown.append(["".join(segment.text for segment in segments), list(stop)])
         return Generation(self.turns[len(self.shown) - 1], "stop")
 

@@ -210,7 +210,10 @@ def test_a_passage_of_the_web_is_cited_in_openais_own_form(server: SearchProcess
 def test_without_evidence_the_agent_says_so_unless_it_must_answer(server: SearchProcess, question, abstained, sentence):
     _, reply, _ = server.post(body_for(question))
     choice = reply["choices"][0]
-    assert choice["message"]["parallelsearch"]["abstained"] == abstained
+    beside = choice["message"]["parallelsearch"]
+    assert beside["abstained"] == abstained
+    shown = [source["number"] for source in beside["sources"]]
+    assert beside["nearest"] == (shown if abstained else [])  # so few that all are told
     assert choice["message"]["content"].startswith(sentence)
     assert choice["finish_reason"] == ("length" if abstained == "no_answer" else "stop")
     _, plain, _ = server.post(body_for(question, parallelsearch={"abstain": False}))

@@ -291,6 +291,9 @@ def test_hostile_text_stays_text(open_page, hostile_server):
     assert page.evaluate("window.attacked") is None
     # Nothing that was found holds this answer: it is shown as the guess that it is.
     assert "<img src=x onerror=" in page.locator(".answer.not-found .why").first.inner_text()
+    assert (
+        page.locator(".answer.not-found", has_text="What came nearest").locator(".sources .number").first.is_visible()
+    )
     assert "<u>one</u>" in page.locator(".query h4").first.inner_text()
     assert "<script>window.attacked=2</script>" in page.locator(".hits").first.inner_text()
     assert ", page 3" in page.locator(".hits .why").first.inner_text()

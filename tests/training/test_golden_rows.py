@@ -17,8 +17,7 @@ import pytest
 pytest.importorskip("trl")
 
 from parallelsearch.data import demo
-from parallelsearch.dialect import Tool
-from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
+from parallelsearch.policy.base import Generation
 from parallelsearch.policy.encoding import EncodingPolicy
 from parallelsearch.search import Search
 from parallelsearch.training import smoke
@@ -35,18 +34,7 @@ class WrittenTurns(EncodingPolicy):
 
     name = "script"
 
-    async def generate(
-        self,
-        segments: Sequence[Segment],
-        *,
-        stop: Sequence[str],
-        max_tokens: int,
-        sampling: Sampling,
-        session: str,
-        on_text: OnText | None = None,
-        tools: Sequence[Tool] = (),
-        on_call: OnCall | None = None,
-    ) -> Generation:
+    async def generate(self, segments: Sequence[Segment], **_: Any) -> Generation:
         number = sum(segment.author == "model" for segment in segments)
         ids = self.tokenizer.encode(GOLDEN["calls"]["turns"][number], add_special_tokens=False)
         return Generation(self.decode(ids), "stop", ids, [-0.5] * len(ids), len(ids))

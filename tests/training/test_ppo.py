@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_runs import demo_search, tiny_model, tiny_recipe
+from tiny_runs import curve, demo_search, tiny_model, tiny_recipe
 
 from parallelsearch.errors import ParallelSearchError
 from parallelsearch.training import checkpoints, smoke
 from parallelsearch.training.collect import Collector
 from parallelsearch.training.grpo import Plan
-from parallelsearch.training.metrics import curve, read_metrics
+from parallelsearch.training.metrics import read_metrics
 from parallelsearch.training.ppo import CRITIC_FILE, PpoTrainer, gae, token_rewards
 from parallelsearch.training.run import run
 from parallelsearch.training.sampler import sampling_policy

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from ranks import Ranks, train_and_die
-from tiny_runs import VALUES, demo_search, tiny_model, tiny_recipe
+from tiny_runs import VALUES, curve, demo_search, tiny_model, tiny_recipe
 
 from parallelsearch.errors import UsageError
 from parallelsearch.policy import models
 from parallelsearch.training import checkpoints, smoke
-from parallelsearch.training.metrics import curve, read_metrics
+from parallelsearch.training.metrics import read_metrics
 from parallelsearch.training.run import run, train
 
 CHANGES: dict[str, Any] = {"train.steps": 5, "train.save_every": 2, "train.eval_every": 3, "data.num_validation": 8}

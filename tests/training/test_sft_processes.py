@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from ranks import Ranks
+from tiny_runs import curve
 
 from parallelsearch import grammar
 from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.training import checkpoints
 from parallelsearch.training.batches import RowOrder
-from parallelsearch.training.metrics import curve, read_metrics
+from parallelsearch.training.metrics import read_metrics
 from parallelsearch.training.recipe import load_recipe
 from parallelsearch.training.sft import run_sft
 from parallelsearch.training.smoke import make_model, make_tokenizer

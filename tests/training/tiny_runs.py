@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +44,8 @@ def tiny_model(leaning: float = 2.0, seed: int = 0) -> tuple[Any, Any]:
     """Model and tokenizer; with a small leaning turns are several tokens long, and some are invalid."""
     tokenizer = smoke.make_tokenizer()
     return smoke.make_model(tokenizer, seed, leaning), tokenizer
+
+
+def curve(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A run's figures without times: what two runs of the same recipe have in common, to the last bit."""
+    return [{k: v for k, v in record.items() if not k.startswith("time/")} for record in records]

@@ -19,7 +19,7 @@ from fastapi import FastAPI, HTTPException, Request
 
 from parallelsearch.data import demo
 from parallelsearch.errors import PolicyError, UsageError
-from parallelsearch.policy.base import Generation, OnText, Sampling
+from parallelsearch.policy.base import Generation
 from parallelsearch.policy.encoding import EncodingPolicy
 from parallelsearch.search import Search
 from parallelsearch.training import smoke
@@ -150,16 +150,7 @@ class ScriptTokens(EncodingPolicy):
 
     name = "script"
 
-    async def generate(
-        self,
-        segments: Sequence[Segment],
-        *,
-        stop: Sequence[str],
-        max_tokens: int,
-        sampling: Sampling,
-        session: str,
-        on_text: OnText | None = None,
-    ) -> Generation:
+    async def generate(self, segments: Sequence[Segment], **_: Any) -> Generation:
         number = sum(segment.author == "model" for segment in segments)
         ids = self.tokenizer.encode(TURNS[number], add_special_tokens=False)
         return Generation(self.decode(ids), "stop", ids, [-0.5] * len(ids), len(ids))

@@ -7,7 +7,7 @@ import itertools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
@@ -20,23 +20,17 @@ from parallelsearch.cli.options import (
     ForceAnswerOption,
     JsonOption,
     KOption,
-    MaxCostOption,
-    MaxObservationTokensOption,
-    MaxTokensOption,
-    MaxTokensPerTurnOption,
-    MaxTurnsOption,
+    LimitOptions,
     PolicyOption,
-    PricesOption,
     RecordOption,
     SearchOption,
     SeedOption,
-    TokensPerSubqueryOption,
     WrittenOption,
     asked,
     chosen,
     console,
-    given,
-    prices_of,
+    limited,
+    limits_of,
     searched,
 )
 from parallelsearch.errors import ParallelSearchError, UsageError
@@ -58,29 +52,23 @@ QuestionsArgument = Annotated[
 ]
 
 
+@limited
 def ask(
     question: QuestionsArgument = None,
     policy: PolicyOption = AUTO,
     search: SearchOption = None,
     k: KOption = 3,
     dialect: DialectOption = None,
-    max_turns: MaxTurnsOption = None,
-    max_tokens_per_turn: MaxTokensPerTurnOption = None,
-    max_observation_tokens: MaxObservationTokensOption = None,
-    tokens_per_subquery: TokensPerSubqueryOption = None,
-    max_tokens: MaxTokensOption = None,
-    timeout_s: Annotated[float | None, typer.Option(help="Seconds until the best answer so far is given.")] = None,
     answer_with: AnswerWithOption = None,
     written: WrittenOption = False,
     force_answer: ForceAnswerOption = False,
-    prices: PricesOption = None,
-    max_cost: MaxCostOption = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     seed: SeedOption = 0,
     record: RecordOption = None,
     cache: CacheOption = None,
     cache_days: CacheDaysOption = None,
     as_json: JsonOption = False,
+    **limits: Unpack[LimitOptions],
 ) -> None:
     """Ask a question and watch it split, searched and answered.
 
@@ -94,28 +82,15 @@ def ask(
     Example: parallelsearch ask "Who is older, Claude Monet or Camille Pissarro?"
     """
     from parallelsearch.dialects import open_dialect
-    from parallelsearch.limits import Limits
     from parallelsearch.policy.base import Sampling
 
     words = None if question is None else asked(question, "ask")
     talks = words is None and sys.stdin is not None and sys.stdin.isatty()
     lines = _lines() if words is None and not talks else None
-    limits = Limits(
-        prices=prices_of(prices),
-        **given(
-            max_turns=max_turns,
-            max_tokens_per_turn=max_tokens_per_turn,
-            max_observation_tokens=max_observation_tokens,
-            tokens_per_subquery=tokens_per_subquery,
-            max_tokens=max_tokens,
-            timeout_s=timeout_s,
-            max_cost=max_cost,
-        ),
-    )
     open_dialect(dialect)  # what is wrong with it is said once, before anything is loaded
     kept = {"k": k, "record": record, "cache": cache, "cache_days": cache_days}
     settings: dict[str, Any] = {
-        "limits": limits,
+        "limits": limits_of(limits),
         "sampling": Sampling(temperature=temperature, seed=seed),
         "dialect": dialect,
         "abstain": not force_answer,
@@ -127,7 +102,7 @@ def ask(
         from parallelsearch.cli.piped import answer_lines
         from parallelsearch.cli.talking import talk
 
-        answers, live = Answers.of(limits.prices, as_json), console(stderr=True)
+        answers, live = Answers.of(settings["limits"].prices, as_json), console(stderr=True)
         if words is not None:
             _answer(words, agent, answers, live)
         elif lines is None:

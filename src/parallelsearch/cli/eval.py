@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import typer
 from typer.core import TyperCommand
@@ -21,28 +22,23 @@ from parallelsearch.cli.options import (
     JsonOption,
     KOption,
     LimitOption,
+    LimitOptions,
     LimitSeedOption,
-    MaxCostOption,
-    MaxObservationTokensOption,
-    MaxTokensOption,
-    MaxTokensPerTurnOption,
-    MaxTurnsOption,
     PolicyOption,
-    PricesOption,
     RecordOption,
     SearchOption,
     SeedOption,
-    TokensPerSubqueryOption,
     chosen,
     console,
-    given,
-    prices_of,
+    limited,
+    limits_of,
     progress,
     say,
     searched,
 )
 
 
+@limited
 def evaluate_command(
     data: Annotated[
         str, typer.Option("--data", metavar="NAME_OR_FILE", help="A set by name, or a question file.")
@@ -65,17 +61,9 @@ def evaluate_command(
     ] = False,
     limit: LimitOption = None,
     limit_seed: LimitSeedOption = 0,
-    prices: PricesOption = None,
-    max_cost: MaxCostOption = None,
     answers: Annotated[
         Path | None, typer.Option(help="Score this file (id and answer a line) instead of running.")
     ] = None,
-    max_turns: MaxTurnsOption = None,
-    max_tokens_per_turn: MaxTokensPerTurnOption = None,
-    max_observation_tokens: MaxObservationTokensOption = None,
-    tokens_per_subquery: TokensPerSubqueryOption = None,
-    max_tokens: MaxTokensOption = None,
-    timeout_s: Annotated[float | None, typer.Option(help="Seconds for one question.")] = None,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     concurrency: Annotated[int, typer.Option(help="Questions under way at once.")] = 64,
     record: RecordOption = None,
@@ -86,6 +74,7 @@ def evaluate_command(
     ] = False,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
+    **limits: Unpack[LimitOptions],
 ) -> None:
     """Evaluate a policy on a set of questions, and report.
 
@@ -99,7 +88,6 @@ def evaluate_command(
     from parallelsearch.evaluation import EvaluationSettings, evaluate, evaluate_answers
     from parallelsearch.evaluation import judge as judge_answers
     from parallelsearch.evaluation.report import REPORT_FILE, notes_of
-    from parallelsearch.limits import Limits
     from parallelsearch.policy import Sampling
 
     questions = load_questions(data, split=split, subset=subset, limit=limit, seed=limit_seed, opens_sealed=open_sealed)
@@ -111,25 +99,15 @@ def evaluate_command(
             with progress("answers", show=not as_json) as update:
                 summary = asyncio.run(judge_answers(out, judge, on_progress=told_to(update)))
     else:
+        ends = limits_of(limits)
         settings = EvaluationSettings(
             dialect=dialect,
             prompt_template=None if prompt_file is None else _text_of(prompt_file),
-            limits=Limits(
-                prices=prices_of(prices) if max_cost is not None else None,
-                **given(
-                    max_turns=max_turns,
-                    max_tokens_per_turn=max_tokens_per_turn,
-                    max_observation_tokens=max_observation_tokens,
-                    tokens_per_subquery=tokens_per_subquery,
-                    max_tokens=max_tokens,
-                    timeout_s=timeout_s,
-                    max_cost=max_cost,
-                ),
-            ),
+            limits=ends if ends.max_cost is not None else replace(ends, prices=None),
             sampling=Sampling(temperature=temperature, seed=seed),
             seed=seed,
             concurrency=concurrency,
-            prices=prices_of(prices),
+            prices=ends.prices,
             retry_failures=retry_failures,
         )
         address = chosen(policy)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 import typer
 
@@ -15,7 +17,7 @@ from parallelsearch.untrusted import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from parallelsearch.limits import Prices
+    from parallelsearch.limits import Limits, Prices
     from parallelsearch.retrieval.live_files import LiveFiles
 
 QuestionArgument = Annotated[
@@ -46,17 +48,6 @@ DialectOption = Annotated[
         help="How the model talks: parallel, sequential, search-r1, rag, ... Default: what it was trained on.",
     ),
 ]
-PricesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--prices",
-        metavar="READ,WRITTEN,SEARCHED",
-        help="What a million tokens read, a million written and a thousand queries cost: gives the cost of a question.",
-    ),
-]
-MaxCostOption = Annotated[
-    float | None, typer.Option("--max-cost", help="What one question may cost, by --prices; the last call must answer.")
-]
 AnswerWithOption = Annotated[
     str | None,
     typer.Option(
@@ -76,18 +67,6 @@ ForceAnswerOption = Annotated[
     bool,
     typer.Option("--force-answer", help="Give the answer also where nothing that was found holds it; default: say so."),
 ]
-MaxTurnsOption = Annotated[int | None, typer.Option("--max-turns", help="Turns that may search; one more must answer.")]
-MaxTokensPerTurnOption = Annotated[
-    int | None, typer.Option("--max-tokens-per-turn", help="Tokens the model may write in a turn.")
-]
-MaxObservationTokensOption = Annotated[
-    int | None, typer.Option("--max-observation-tokens", help="Tokens of results in a round.")
-]
-TokensPerSubqueryOption = Annotated[
-    int | None,
-    typer.Option("--tokens-per-subquery", help="The same for each sub-query of a wide round, where that is more."),
-]
-MaxTokensOption = Annotated[int | None, typer.Option("--max-tokens", help="Prompt, turns and results together.")]
 RecordOption = Annotated[
     Path | None, typer.Option("--record", metavar="FILE", help="Record the searches to this file, for replay:FILE.")
 ]
@@ -180,9 +159,54 @@ def asked(words: Sequence[str], command: str) -> str:
 # that `--help` takes. An option that was not typed is None, and `given` leaves it to them.
 
 
-def given(**options: float | None) -> dict[str, Any]:
+def given(**options: Any) -> dict[str, Any]:
     """The options that were typed."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+class LimitOptions(TypedDict, total=False):
+    """The options on where a question ends and what it costs: a command takes them as `**limits` and is `limited`."""
+
+    max_turns: Annotated[int | None, typer.Option(help="Turns that may search; one more must answer.")]
+    max_tokens_per_turn: Annotated[int | None, typer.Option(help="Tokens the model may write in a turn.")]
+    max_observation_tokens: Annotated[int | None, typer.Option(help="Tokens of results in a round.")]
+    tokens_per_subquery: Annotated[
+        int | None, typer.Option(help="The same for each sub-query of a wide round, where that is more.")
+    ]
+    max_tokens: Annotated[int | None, typer.Option(help="Prompt, turns and results together.")]
+    timeout_s: Annotated[float | None, typer.Option(help="Seconds until the best answer so far is given.")]
+    prices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="READ,WRITTEN,SEARCHED",
+            help="What a million tokens read, a million written and a thousand queries cost: gives the cost of a question.",
+        ),
+    ]
+    max_cost: Annotated[
+        float | None, typer.Option(help="What one question may cost, by --prices; the last call must answer.")
+    ]
+
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def limited(command: Command) -> Command:
+    """Spells `**limits` out for typer, which makes an option of each parameter."""
+    own = inspect.signature(command, eval_str=True)
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        for name, hint in get_type_hints(LimitOptions, include_extras=True).items()
+    ]
+    parameters = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    command.__signature__ = own.replace(parameters=[*parameters, *options])  # type: ignore[attr-defined]
+    return command
+
+
+def limits_of(typed: LimitOptions, usual: Limits | None = None) -> Limits:
+    """The limits that were typed, the others as usual."""
+    from parallelsearch.limits import Limits
+
+    return replace(usual or Limits(), **{**given(**typed), "prices": prices_of(typed.get("prices"))})
 
 
 def prices_of(text: str | None) -> Prices | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import typer
 
@@ -18,20 +17,14 @@ from parallelsearch.cli.options import (
     ForceAnswerOption,
     HostOption,
     KOption,
-    MaxCostOption,
-    MaxObservationTokensOption,
-    MaxTokensOption,
-    MaxTokensPerTurnOption,
-    MaxTurnsOption,
+    LimitOptions,
     PolicyOption,
     PortOption,
-    PricesOption,
     RecordOption,
     SearchOption,
-    TokensPerSubqueryOption,
     chosen,
-    given,
-    prices_of,
+    limited,
+    limits_of,
     searched,
 )
 from parallelsearch.errors import UsageError
@@ -109,6 +102,7 @@ def serve_search(
 
 
 @app.command("agent")
+@limited
 def serve_agent(
     policy: PolicyOption = AUTO,
     search: SearchOption = None,
@@ -122,16 +116,8 @@ def serve_agent(
         typer.Option(help="'stdio': MCP tools for the program that started this, instead of a port; HTTP has /mcp."),
     ] = None,
     max_concurrent: Annotated[int, typer.Option(help="Questions under way at once; more get status 429.")] = 256,
-    max_turns: MaxTurnsOption = None,
-    max_tokens_per_turn: MaxTokensPerTurnOption = None,
-    max_observation_tokens: MaxObservationTokensOption = None,
-    tokens_per_subquery: TokensPerSubqueryOption = None,
-    max_tokens: MaxTokensOption = None,
-    timeout_s: Annotated[float | None, typer.Option(help="Seconds until the best answer so far is given.")] = None,
     answer_with: AnswerWithOption = None,
     force_answer: ForceAnswerOption = False,
-    prices: PricesOption = None,
-    max_cost: MaxCostOption = None,
     cache: CacheOption = None,
     cache_days: CacheDaysOption = None,
     record: RecordOption = None,
@@ -145,6 +131,7 @@ def serve_agent(
         ),
     ] = None,
     log_queries: Annotated[bool, typer.Option("--log-queries", help="Write query texts to the log.")] = False,
+    **limits: Unpack[LimitOptions],
 ) -> None:
     """Serve the agent as an OpenAI-compatible API, with a page.
 
@@ -167,19 +154,7 @@ def serve_agent(
         host=host,
         port=port,
         max_concurrent=max_concurrent,
-        limits=replace(
-            SERVING,
-            prices=prices_of(prices),
-            **given(
-                max_turns=max_turns,
-                max_tokens_per_turn=max_tokens_per_turn,
-                max_observation_tokens=max_observation_tokens,
-                tokens_per_subquery=tokens_per_subquery,
-                max_tokens=max_tokens,
-                timeout_s=timeout_s,
-                max_cost=max_cost,
-            ),
-        ),
+        limits=limits_of(limits, SERVING),
         abstain=not force_answer,
         dialect=dialect,
         logs_queries=log_queries,

@@ -91,7 +91,9 @@ def export(
 
     Example: parallelsearch export hf:smollm2-135m+parallel parallel.gguf
     """
-    if (Path(source) / "adapter_config.json").is_file():  # what teach and train leave behind
+    from parallelsearch.policy.models import ADAPTER_CONFIG
+
+    if (Path(source) / ADAPTER_CONFIG).is_file():  # what teach and train leave behind
         raise UsageError(
             f"'{source}' holds an adapter, which goes on top of a model; try: parallelsearch export hf:BASE+{source} {out}"
         )

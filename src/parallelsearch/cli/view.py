@@ -58,6 +58,7 @@ def view(
 
 def _view_in_terminal(file: Path, id: str | None, limit: int, wrong: bool, as_json: bool) -> None:
     from parallelsearch.cli.terminal import trajectory_view
+    from parallelsearch.evaluation.folder import TRAJECTORIES_FILE
     from parallelsearch.trajectory import read_trajectories
 
     def wanted(trajectory: Trajectory) -> bool:
@@ -67,7 +68,7 @@ def _view_in_terminal(file: Path, id: str | None, limit: int, wrong: bool, as_js
 
     screen = console()
     num_shown = num_read = 0
-    for trajectory in read_trajectories(file / "trajectories.jsonl" if file.is_dir() else file):
+    for trajectory in read_trajectories(file / TRAJECTORIES_FILE if file.is_dir() else file):
         num_read += 1
         if not wanted(trajectory):
             continue

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -174,10 +173,6 @@ class Tutor(Policy):
 
     def describe(self) -> dict[str, Any]:
         return {"kind": self.name, "lesson": type(self.lesson).__name__}
-
-    @asynccontextmanager
-    async def session(self, key: str) -> AsyncIterator[str]:
-        yield key
 
     async def generate(
         self,

@@ -58,11 +58,11 @@ class Figure:
         return not any(series.points for series in self.series)
 
 
-def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers from `low` to `high`."""
+def ticks(low: float, high: float) -> list[float]:
+    """Round numbers from `low` to `high`, about five."""
     if high <= low:
         high = low + 1.0
-    raw = (high - low) / about
+    raw = (high - low) / 5
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)

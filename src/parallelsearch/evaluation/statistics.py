@@ -43,8 +43,9 @@ def mean_of(values: Sequence[float | None]) -> Ratio:
     return Ratio(np.array([0.0 if value is None else float(value) for value in values]), has, is_share)
 
 
-def wilson(part: float, whole: float, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's interval of a share: sound near 0 and 1, where a share of few questions lies."""
+def wilson(part: float, whole: float) -> tuple[float, float]:
+    """Wilson's 95% interval of a share: sound near 0 and 1, where a share of few questions lies."""
+    z = 1.96
     rate, spread = part / whole, z * z / whole
     middle = (rate + spread / 2) / (1 + spread)
     half = z * math.sqrt(rate * (1 - rate) / whole + spread / (4 * whole)) / (1 + spread)

@@ -7,7 +7,6 @@ retries are in `server`.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,8 +21,6 @@ from parallelsearch.policy.base import Generation, OnCall, OnText, Sampling
 from parallelsearch.policy.openai_wire import Turn, json_bytes
 from parallelsearch.policy.server import MAX_CHARS_PER_TOKEN, ServerPolicy, is_about_context
 from parallelsearch.trajectory import Segment
-
-log = logging.getLogger(__name__)
 
 PUBLIC = "https://api.anthropic.com"
 _VERSION = "2023-06-01"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from parallelsearch.errors import SearchError, UsageError
 from parallelsearch.own_code import described
@@ -130,20 +130,27 @@ class Retriever(ABC):
 
 
 class WrappingRetriever(Retriever):
-    """A backend that does something with the hits of another, `inner`. Subclasses say what, and close it."""
+    """A backend that does something with the queries or the hits of another, `inner`, and for the rest is like it.
+    Subclasses say what, and close it where it is theirs."""
 
-    inner: Retriever
+    def __init__(self, inner: Retriever) -> None:
+        self.inner = inner
+        self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
+        self.timeout_s = inner.timeout_s
 
     async def check(self) -> None:
         await self.inner.check()
 
-    def where(self, fields: Mapping[str, Any]) -> Self:
+    def where(self, fields: Mapping[str, Any]) -> Retriever:
         other = copy.copy(self)
         other.inner = self.inner.where(fields)
         return other
 
     def forget(self) -> None:
         self.inner.forget()
+
+    def describe(self) -> dict[str, Any]:
+        return self.inner.describe()
 
     def _description(self, kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         inner = self.inner.describe()

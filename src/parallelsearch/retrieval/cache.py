@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import UsageError
-from parallelsearch.retrieval.base import Hit, KeptHits, PassingHits, Result, Retriever, is_fresh
+from parallelsearch.retrieval.base import Hit, KeptHits, PassingHits, Result, Retriever, WrappingRetriever, is_fresh
 from parallelsearch.retrieval.replay import hits_to_rows, rows_to_hits
 
 FORMAT_VERSION = 1
@@ -52,7 +52,7 @@ def _says_nothing(description: Any) -> bool:
     return set(description) <= _NAMES or any(map(_says_nothing, parts))
 
 
-class CachedRetriever(Retriever):
+class CachedRetriever(WrappingRetriever):
     """Answers from the file `path` where it can, from `inner` where it must.
 
     `ttl_s` is how long an answer stays good; `max_entries` how many are kept, those used last.
@@ -69,11 +69,10 @@ class CachedRetriever(Retriever):
     ) -> None:
         if (ttl_s is not None and ttl_s <= 0) or (max_entries is not None and max_entries < 1):
             raise UsageError(f"a cache needs ttl_s > 0 and max_entries >= 1, not {ttl_s} and {max_entries}")
-        self.inner, self.path = inner, Path(path)
+        super().__init__(inner)
+        self.path = Path(path)
         self.ttl_s, self.max_entries, self.lock_timeout_s = ttl_s, max_entries, lock_timeout_s
-        self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
-        self.timeout_s = inner.timeout_s
-        self.num_found = self.num_missed = self.num_faults = 0
+        self.num_found = self.num_faults = 0
         if _says_nothing(inner.describe()):
             raise UsageError(
                 f"the answers of '{inner.name}' cannot be kept: another search of that name would be given them. Give it a "
@@ -86,6 +85,8 @@ class CachedRetriever(Retriever):
         self._num_stored = 0
         self._thread.submit(self._open).result()
 
+    where = Retriever.where  # the file is for the whole backend
+
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
         if is_fresh.get():
             return await self.inner.search_many(queries, k)
@@ -94,7 +95,6 @@ class CachedRetriever(Retriever):
         results: list[Result | None] = [found.get(query) for query in queries]
         missing = [i for i, result in enumerate(results) if result is None]
         self.num_found += len(queries) - len(missing)
-        self.num_missed += len(missing)
         if missing:
             answers = await self.inner.search_many([queries[i] for i in missing], k)
             new = {
@@ -269,16 +269,6 @@ class CachedRetriever(Retriever):
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-    def forget(self) -> None:
-        self.inner.forget()
-
-    async def check(self) -> None:
-        await self.inner.check()
-
-    def describe(self) -> dict[str, Any]:
-        # The same as without a cache: it changes no answer.
-        return self.inner.describe()
 
     async def aclose(self) -> None:
         if not self._is_closed:

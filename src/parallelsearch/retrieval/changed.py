@@ -10,23 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from parallelsearch.retrieval.base import Result, Retriever
+from parallelsearch.retrieval.base import Result, Retriever, WrappingRetriever
 
 
-class Changed(Retriever):
+class Changed(WrappingRetriever):
     """Another retriever, with these texts for the passages of these ids. It does not close the other."""
 
     def __init__(self, inner: Retriever, texts: Mapping[str, str]) -> None:
-        self._inner, self._texts = inner, dict(texts)
-        self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
-        self.timeout_s = inner.timeout_s
+        super().__init__(inner)
+        self._texts = dict(texts)
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
-        found = await self._inner.search_many(queries, k)
+        found = await self.inner.search_many(queries, k)
         return [
             one if isinstance(one, Exception) else [replace(hit, text=self._texts.get(hit.id, hit.text)) for hit in one]
             for one in found
         ]
 
     def describe(self) -> dict[str, Any]:
-        return {**self._inner.describe(), "num_changed": len(self._texts)}
+        return {**self.inner.describe(), "num_changed": len(self._texts)}

@@ -97,9 +97,9 @@ def passage_of(record: Any, path: str, line: int | None) -> Passage:
     )
 
 
-def read_passages(path: str | os.PathLike[str], on_bad: OnBad | None = None) -> Iterator[Passage]:
+def read_passages(path: str | os.PathLike[str]) -> Iterator[Passage]:
     """The passages of a file of JSON Lines, or of a JSON array, streamed."""
-    for _, passage in _passages(Path(path), read_json_records(path, on_bad), on_bad):
+    for _, passage in _passages(Path(path), read_json_records(path), None):
         yield passage
 
 

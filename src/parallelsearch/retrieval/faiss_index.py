@@ -94,15 +94,8 @@ def read_faiss(path: PathLike) -> Any:
     raise IndexDamagedError(f"'{path}' is not a faiss index that can be read: {_short(problem)}")
 
 
-def build_faiss(
-    folder: PathLike,
-    kind: str,
-    *,
-    nlist: int | None = None,
-    links: int = HNSW_LINKS,
-    seed: int = 0,
-) -> Path:
-    """Build a faiss index over a dense index folder and keep it there; returns its path. `links` belongs to hnsw."""
+def build_faiss(folder: PathLike, kind: str, *, nlist: int | None = None) -> Path:
+    """Build a faiss index over a dense index folder and keep it there; returns its path."""
     faiss = require("faiss", "dense")
     manifest = open_manifest(folder, "dense")
     vectors, scales = open_vectors(folder, manifest)
@@ -112,7 +105,7 @@ def build_faiss(
         nlist = nlist or default_nlist(num_vectors)
         if not 1 <= nlist <= num_vectors:
             raise UsageError(f"nlist is the number of lists: from 1 to the {num_vectors} vectors, not {nlist}")
-    recipes = {"flat": codec, "ivf": f"IVF{nlist},{codec}", "hnsw": f"HNSW{links},{codec}"}
+    recipes = {"flat": codec, "ivf": f"IVF{nlist},{codec}", "hnsw": f"HNSW{HNSW_LINKS},{codec}"}
     if kind not in recipes:
         raise UsageError(f"faiss cannot build '{kind}' here; known are {', '.join(recipes)}")
     index = faiss.index_factory(dim, recipes[kind], faiss.METRIC_INNER_PRODUCT)
@@ -122,7 +115,7 @@ def build_faiss(
         num_points = min(num_vectors, _MAX_POINTS_PER_LIST * (nlist or 256))
         if kind == "ivf":
             faiss.extract_index_ivf(index).cp.min_points_per_centroid = 1  # a small corpus is no reason for a warning
-        rows = np.sort(np.random.default_rng(seed).choice(num_vectors, num_points, replace=False))
+        rows = np.sort(np.random.default_rng(0).choice(num_vectors, num_points, replace=False))
         index.train(decode(vectors, scales, rows))
     for start in range(0, num_vectors, _ADD_ROWS):
         index.add(decode(vectors, scales, slice(start, start + _ADD_ROWS)))

@@ -88,7 +88,6 @@ def plan_index(
     encoder: str = "minilm",
     faiss: str | None = None,
     device: str | None = None,
-    folder: str = ".",
 ) -> tuple[Plan, list[str]]:
     """What an index would take, and why that would not go well on this machine. For a `device` of `cuda` the plan is that
     of one GPU, whether or not there is one here."""
@@ -110,4 +109,4 @@ def plan_index(
     if dim is None and kind != "bm25":
         planned.notes.append(f"the size of '{encoder}' is not known here: planned with 384 dimensions")
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return planned, planned.problems(memory_bytes=memory_bytes, free_disk_bytes=shutil.disk_usage(folder).free)
+    return planned, planned.problems(memory_bytes=memory_bytes, free_disk_bytes=shutil.disk_usage(".").free)

@@ -18,9 +18,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from parallelsearch.retrieval.base import Result, Retriever
+from parallelsearch.retrieval.base import Result, Retriever, WrappingRetriever
 from parallelsearch.retrieval.hybrid import PART_FOLDERS
 from parallelsearch.retrieval.store import MANIFEST
 
@@ -34,7 +33,7 @@ _log = logging.getLogger(__name__)
 _Stamps = Sequence[object]
 
 
-class ReopeningRetriever(Retriever):
+class ReopeningRetriever(WrappingRetriever):
     """The index that `open_index` opens from `folder`, opened again when it changes; `on_change` is called when the new one
     answers. `stamps` says what is new of it, where that is not its manifest; nothing, as long as it is not whole."""
 
@@ -50,16 +49,17 @@ class ReopeningRetriever(Retriever):
         held = [self._folder / MANIFEST, *(self._folder / part / MANIFEST for part in PART_FOLDERS)]
         self._manifests = [path for path in held if path.exists()]
         self._seen = self._stamps()  # before it is opened: what changes meanwhile is seen
-        self._inner = inner = open_index()
-        self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
+        super().__init__(open_index())
         self._lock = threading.Lock()
         self._num_calls: Counter[Retriever] = Counter()
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="search-reopening", daemon=True).start()
 
+    where = Retriever.where  # an index is narrowed when it is opened
+
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
         with self._lock:
-            inner = self._inner
+            inner = self.inner
             self._num_calls[inner] += 1
         try:
             return await inner.search_many(queries, k)
@@ -68,7 +68,7 @@ class ReopeningRetriever(Retriever):
                 self._num_calls[inner] -= 1
                 if not self._num_calls[inner]:
                     del self._num_calls[inner]  # else it would hold every index that was ever searched
-                is_last = inner is not self._inner and not self._num_calls[inner]
+                is_last = inner is not self.inner and not self._num_calls[inner]
             if is_last:
                 await inner.aclose()
 
@@ -96,7 +96,7 @@ class ReopeningRetriever(Retriever):
             )
             return False
         with self._lock:
-            old, self._inner = self._inner, fresh
+            old, self.inner = self.inner, fresh
             is_unused = not self._num_calls[old]
         self._on_change()
         _log.info("'%s' was built again: the new index answers", self._folder)
@@ -118,15 +118,9 @@ class ReopeningRetriever(Retriever):
                 found.append(path.stat())
         return [(one.st_mtime_ns, one.st_ino) for one in found]
 
-    async def check(self) -> None:
-        await self._inner.check()
-
-    def describe(self) -> dict[str, Any]:
-        return self._inner.describe()
-
     async def aclose(self) -> None:
         self._closed.set()
-        await self._inner.aclose()
+        await self.inner.aclose()
 
 
 def _files_of(manifest: Path) -> list[Path]:

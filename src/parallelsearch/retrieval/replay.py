@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from parallelsearch.errors import DataError, SearchError, SearchTimeoutError, TransientSearchError, UsageError
-from parallelsearch.retrieval.base import BlockingRetriever, DegradedHits, Hit, Result, Retriever
+from parallelsearch.retrieval.base import BlockingRetriever, DegradedHits, Hit, Result, Retriever, WrappingRetriever
 from parallelsearch.retrieval.metadata import bounded
 
 FORMAT_VERSION = 1
@@ -75,7 +75,7 @@ def _result_of(record: dict[str, Any]) -> Result:
 # ---- recording -------------------------------------------------------------------------------------------------------
 
 
-class RecordingRetriever(Retriever):
+class RecordingRetriever(WrappingRetriever):
     """Passes queries on to `inner` and appends every answer to `file`. Several processes may share one file.
 
     What was written survives the death of the process. Against a power cut the file is also forced to disk, every
@@ -91,10 +91,9 @@ class RecordingRetriever(Retriever):
         sync_every_s: float = 5.0,
         must_be_whole: bool = True,
     ) -> None:
-        self.inner, self.path, self.sync_every_s = inner, Path(file), sync_every_s
+        super().__init__(inner)
+        self.path, self.sync_every_s = Path(file), sync_every_s
         self.must_be_whole = must_be_whole
-        self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
-        self.timeout_s = inner.timeout_s
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -112,6 +111,8 @@ class RecordingRetriever(Retriever):
         except UsageError:
             os.close(self._fd)
             raise
+
+    where = Retriever.where  # a recording is of the whole backend
 
     def _check_is_ours(self, backend: Any) -> None:
         """Refuse a file that is no recording, and one of another search: a replay could not tell their answers apart."""
@@ -173,13 +174,6 @@ class RecordingRetriever(Retriever):
         except OSError as error:
             # A recording with holes is worth little, so this is not passed over in silence.
             raise UsageError(f"cannot record to '{self.path}': {error.strerror or error}") from error
-
-    async def check(self) -> None:
-        await self.inner.check()
-
-    def describe(self) -> dict[str, Any]:
-        # The same as without a recording: it changes no answer.
-        return self.inner.describe()
 
     async def aclose(self) -> None:
         if not self._is_closed:

@@ -39,7 +39,8 @@ class RerankRetriever(WrappingRetriever):
             raise UsageError(f"depth is how many hits are looked at again, at least 1, not {depth}")
         torch = require("torch", "dense")
         library = require("sentence_transformers", "dense")
-        self.inner, self.model, self.depth, self.batch_size = inner, model, depth, batch_size
+        super().__init__(inner)
+        self.model, self.depth, self.batch_size = model, depth, batch_size
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = torch.float16 if device.startswith("cuda") else torch.float32
         with loading_errors("the cross-encoder", model), quiet_loading():
@@ -51,7 +52,6 @@ class RerankRetriever(WrappingRetriever):
                 f"'{model}' gives {self._model.num_labels} scores for a pair; a reranker gives one (num_labels = 1)"
             )
         self.name = f"rerank-{inner.name}"
-        self.max_batch, self.max_concurrency, self.timeout_s = inner.max_batch, inner.max_concurrency, inner.timeout_s
         self._max_chars = max_tokens * 64
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="rerank")
 

@@ -9,23 +9,22 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from parallelsearch.retrieval.base import Result, Retriever
+from parallelsearch.retrieval.base import Result, Retriever, WrappingRetriever
 
 
-class Without(Retriever):
+class Without(WrappingRetriever):
     """Another retriever, as if these passages were not in its corpus. It does not close the other."""
 
     def __init__(self, inner: Retriever, banned: Collection[str]) -> None:
-        self._inner, self._banned = inner, frozenset(banned)
-        self.name, self.max_batch, self.max_concurrency = inner.name, inner.max_batch, inner.max_concurrency
-        self.timeout_s = inner.timeout_s
+        super().__init__(inner)
+        self._banned = frozenset(banned)
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
-        found = await self._inner.search_many(queries, k + len(self._banned))
+        found = await self.inner.search_many(queries, k + len(self._banned))
         return [
             one if isinstance(one, Exception) else [hit for hit in one if hit.id not in self._banned][:k]
             for one in found
         ]
 
     def describe(self) -> dict[str, Any]:
-        return {**self._inner.describe(), "num_withheld": len(self._banned)}
+        return {**self.inner.describe(), "num_withheld": len(self._banned)}

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from parallelsearch.errors import require
 from parallelsearch.policy.base import Policy
@@ -105,18 +105,13 @@ def create_agent_app(
 
 
 def run_agent_server(
-    policy: Policy,
-    search: Search,
-    settings: AgentSettings | None = None,
-    *,
-    reader: Policy | None = None,
-    log_stream: TextIO | None = None,
+    policy: Policy, search: Search, settings: AgentSettings | None = None, *, reader: Policy | None = None
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; then finish the questions that were taken and return."""
     settings = settings or AgentSettings()
     settings = replace(settings, shutdown_s=max(settings.shutdown_s, settings.timeout_s + GRACE_S + 1))
     app = create_agent_app(policy, search, settings, reader)
-    serve_app(app, settings, path="/", log_stream=log_stream)
+    serve_app(app, settings, path="/")
 
 
 # ---- requests --------------------------------------------------------------------------------------------------------

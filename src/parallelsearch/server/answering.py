@@ -1,8 +1,8 @@
 """A question within a server's limits: run the rollout, then say what the answer is and what it rests on.
 
-Shared by the chat endpoint and the MCP tool. At most `max_concurrent` questions are taken at a time. An answer that rests
-on nothing is not given (`grounding.py`), unless a request wants every answer. Where OpenTelemetry is installed and set
-up, each question is a span. Knows nothing of HTTP.
+Shared by chat completions, responses and the MCP tool. At most `max_concurrent` questions are taken at a time. An answer
+that rests on nothing is not given (`grounding.py`), unless a request wants every answer. Where OpenTelemetry is installed
+and set up, each question is a span. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parallelsearch.conversing.follow_ups import Pair
 from parallelsearch.dialect import Dialect
 from parallelsearch.dialects import DIALECTS, open_dialect
 from parallelsearch.errors import ParallelSearchError, UsageError
-from parallelsearch.grounding import Citation, Source, cite, sentence_of, sources_of, thoughts_of
+from parallelsearch.grounding import Citation, Source, cite, nearest, sentence_of, sources_of, thoughts_of
 from parallelsearch.http import without_asked
 from parallelsearch.limits import MIN_TURN_TOKENS, Limits, Prices
 from parallelsearch.policy.asking import BROKE
@@ -302,6 +302,7 @@ def summary_of(reply: Reply, max_hit_chars: int) -> dict[str, Any]:
         "elapsed_s": round(trajectory.elapsed_s or 0.0, 4),
         "turns": turns,
         "sources": [asdict(source) | {"text": shortened(source.text, max_hit_chars)} for source in reply.sources],
+        "nearest": [] if reply.abstained is None else [source.number for source in nearest(reply.sources)],
         "citations": [asdict(citation) for citation in reply.citations],
         "invalid_citations": reply.invalid_citations,
     }

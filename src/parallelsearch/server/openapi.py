@@ -187,7 +187,7 @@ def _beside() -> Schema:
         "num_llm_calls": _COUNT, "num_searches": _COUNT, "num_subqueries": _COUNT, "num_input_tokens": _COUNT,
         "num_output_tokens": _COUNT, "cost": _or_null(_NUMBER), "turns": _list(turn),
         "sources": _list(_record({**named, "text": _TEXT, "queries": _list(_TEXT), "metadata": _or_null(_OBJECT)})),
-        "citations": _list(_record({**named, "basis": {"enum": list(get_args(Basis))}})),
+        "nearest": _list(_COUNT), "citations": _list(_record({**named, "basis": {"enum": list(get_args(Basis))}})),
         "invalid_citations": _list(_COUNT), "ignored": _list(_TEXT),
     })  # fmt: skip
 

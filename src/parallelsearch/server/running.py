@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Coroutine, Iterator
-from typing import Any, TextIO
+from typing import Any
 
 from parallelsearch.errors import UsageError, require
 from parallelsearch.http import is_loopback
@@ -44,9 +44,9 @@ class JsonLines(logging.Formatter):
         return _ENCODER.encode(line)
 
 
-def log_to(stream: TextIO) -> None:
-    """Send the logs of this package and of uvicorn to `stream` as JSON Lines."""
-    handler = logging.StreamHandler(stream)
+def _log_to_stderr() -> None:
+    """Send the logs of this package and of uvicorn there, as JSON Lines."""
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name in ("parallelsearch", "uvicorn"):
         logger = logging.getLogger(name)
@@ -84,14 +84,14 @@ def warn_if_open(settings: ServerSettings) -> None:
         )
 
 
-def serve_app(app: Any, settings: ServerSettings, *, path: str, log_stream: TextIO | None = None) -> None:
+def serve_app(app: Any, settings: ServerSettings, *, path: str) -> None:
     """Run an ASGI application with this package's socket, logs and shutdown."""
     require("uvicorn", "serve")
     import uvicorn
 
     connections = ConnectionLimits()
     listener = listen(settings.host, settings.port)
-    log_to(log_stream or sys.stderr)
+    _log_to_stderr()
     warn_if_open(settings)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{host}:{listener.getsockname()[1]}{path}"

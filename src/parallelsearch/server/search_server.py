@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from parallelsearch.errors import require
 from parallelsearch.http import without_asked
@@ -132,15 +132,13 @@ def create_search_app(search: Search, *, settings: ServerSettings | None = None)
     return app
 
 
-def run_search_server(
-    search: Search, settings: ServerSettings | None = None, *, log_stream: TextIO | None = None
-) -> None:
+def run_search_server(search: Search, settings: ServerSettings | None = None) -> None:
     """Serve until SIGTERM or Ctrl-C; then answer what was taken and return."""
     settings = settings or ServerSettings()
     # A query that was taken may use its whole time-out, and is waited for.
     settings = replace(settings, shutdown_s=max(settings.shutdown_s, search.timeout_s + 1))
     app = create_search_app(search, settings=settings)
-    serve_app(app, settings, log_stream=log_stream, path="/retrieve")
+    serve_app(app, settings, path="/retrieve")
 
 
 class _Retrieve:

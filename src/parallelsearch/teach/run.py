@@ -58,6 +58,7 @@ Say = Callable[[str], None]
 OnStep = Callable[[str, int, int], None]
 """Called with the stage, how much of it is done, and of how much."""
 
+QUESTIONS_FILE, TRAJECTORIES_FILE = "questions.jsonl", "trajectories.jsonl"
 STAGES = ("index", "questions", "trajectories", "sft", "grpo", "evaluation")
 _SHARES: dict[Kind, float] = {"parallel": 0.4, "sequential": 0.3, "single": 0.3}
 """Of questions made by rule."""
@@ -221,7 +222,7 @@ class _Run:
         self._write_rejected(checked)  # to be read also where there are too few
         self._gate_questions(checked, len(passages))
         train, held = self._cut(checked)
-        write_questions(self.out / "questions.jsonl", train, with_metadata=True)
+        write_questions(self.out / QUESTIONS_FILE, train, with_metadata=True)
         write_questions(self.out / "held_out.jsonl", held, with_metadata=True)
         self._write_rejected(checked)
         used = {title for question in train for title in question.supporting_titles or ()}
@@ -287,7 +288,7 @@ class _Run:
 
     async def _trajectories(self) -> dict[str, Any]:
         settings = self.settings
-        questions = list(read_questions(self.out / "questions.jsonl"))
+        questions = list(read_questions(self.out / QUESTIONS_FILE))
         encoder = TokenizerEncoder.of(parse_spec(settings.base).name)
         limits = settings.limits
         rules = ColdStartSettings(
@@ -316,7 +317,7 @@ class _Run:
                 f"be written for the others ({reasons}). Give questions with their steps ('decomposition'), a teacher that "
                 "tries them (--teacher ADDRESS --samples 4), or lower --min-trajectories"
             )
-        write_trajectories(self.out / "trajectories.jsonl", kept)
+        write_trajectories(self.out / TRAJECTORIES_FILE, kept)
         record["num_kept"] = len(kept)
         record["kinds"] = dict(Counter(one.kind or "unknown" for one in kept).most_common())
         self.say(
@@ -449,7 +450,7 @@ class _Run:
         recipe = self._recipe(
             "sft",
             None,
-            data={"train": str(self.out / "trajectories.jsonl")},
+            data={"train": str(self.out / TRAJECTORIES_FILE)},
             train={
                 "epochs": settings.epochs,
                 "batch_size": settings.batch_size,
@@ -477,7 +478,7 @@ class _Run:
         recipe = self._recipe(
             "grpo",
             self.out / self.stages["sft"]["adapter"],
-            data={"train": str(self.out / "questions.jsonl"), "num_validation": 16},
+            data={"train": str(self.out / QUESTIONS_FILE), "num_validation": 16},
             train={
                 "steps": self.settings.grpo_steps,
                 "questions_per_step": 8,

@@ -21,6 +21,9 @@ from parallelsearch.training.recipe import RewardSettings, RolloutSettings
 from parallelsearch.training.timing import Stretch, Stretches, without_garbage_collection
 from parallelsearch.trajectory import Question, Trajectory
 
+MAX_CONCURRENT = 4096
+"""Rollouts of a process at once: all of a step's, because a batch forms when every live one waits."""
+
 
 @dataclass(slots=True)
 class TokenRow:
@@ -59,9 +62,8 @@ def rollout_seed(seed: int, step: int, row: int) -> int:
 class Collector:
     """Runs rollouts over one policy and one search, in an event loop of its own that lives as long as the run."""
 
-    def __init__(self, policy: Policy, search: Search, settings: RolloutSettings, max_concurrency: int = 4096) -> None:
+    def __init__(self, policy: Policy, search: Search, settings: RolloutSettings) -> None:
         self.policy, self.search, self.settings = policy, search, settings
-        self.max_concurrency = max_concurrency
         self._runner = asyncio.Runner()
         self._generating, self._searching = Stretches(), Stretches()
         search.on_busy = self._searching
@@ -105,7 +107,7 @@ class Collector:
             sampling=samplings.__getitem__,
             session=lambda row: f"row-{first_row + row:08d}",
             streaming_dispatch=False,
-            max_concurrent=self.max_concurrency,
+            max_concurrent=MAX_CONCURRENT,
         )
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """GRPO with TRL's trainer around the core's rollout.
 
-TRL gives the loss, the advantages, the optimiser loop and the checkpoints. Five of its methods are overridden: `_generate`
-(our trajectories as token ids with a mask), `_generate_and_score_completions` (marks rows that teach nothing),
-`training_step` (micro-batches of like length, guards), `_get_per_token_logps_and_entropies` (right-aligned rows without
-attention mask, model tokens only) and `_compute_loss` (regulariser). A test fails when TRL renames any of them.
+TRL gives the loss, the advantages, the optimiser loop and the checkpoints. Overridden are `_generate` (our trajectories as
+token ids with a mask), `_generate_and_score_completions` (marks rows that teach nothing), `training_step` (micro-batches of
+like length, guards), `_get_per_token_logps_and_entropies` (right-aligned rows without attention mask, model tokens only),
+`_compute_loss` (regulariser) and `create_model_card` (none is written). A test fails when TRL renames any of them.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def grpo_config(recipe: Recipe, **changes: Any) -> Any:
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if train.questions_per_step % world:
         raise UsageError(f"{train.questions_per_step} questions a step cannot be shared by {world} processes evenly")
-    if recipe.num_rows % (world * train.updates_per_step):
+    if train.num_rows % (world * train.updates_per_step):
         raise UsageError(
-            f"{recipe.num_rows} trajectories a step cannot be divided into {train.updates_per_step} updates in {world} "
+            f"{train.num_rows} trajectories a step cannot be divided into {train.updates_per_step} updates in {world} "
             "processes"
         )
     use_cpu = not torch.cuda.is_available()
@@ -74,14 +74,14 @@ def grpo_config(recipe: Recipe, **changes: Any) -> Any:
     bfloat16 = uses_bfloat16(recipe.model, "cpu" if use_cpu else "cuda")
     schedule = "constant_with_warmup" if train.lr_schedule == "constant" else train.lr_schedule
     # TRL refuses groups of one, which PPO may have; the real number is set afterwards.
-    group = train.samples_per_question if train.samples_per_question > 1 else recipe.num_rows
+    group = train.samples_per_question if train.samples_per_question > 1 else train.num_rows
     options: dict[str, Any] = {
         "output_dir": str(recipe.out / "checkpoints"),
         "seed": train.seed,
         "use_cpu": use_cpu,
         "bf16": bfloat16,
         "gradient_checkpointing": recipe.model.gradient_checkpointing,
-        "per_device_train_batch_size": recipe.num_rows // (world * train.updates_per_step),
+        "per_device_train_batch_size": train.num_rows // (world * train.updates_per_step),
         "gradient_accumulation_steps": 1,
         "steps_per_generation": train.updates_per_step,
         "num_iterations": train.passes_per_step,

@@ -8,7 +8,6 @@ split too). `displacement` is the likelihood-displacement regulariser (LLDS, arX
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ from parallelsearch.training.recipe import GuardSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-log = logging.getLogger(__name__)
 
 
 class TrainingStoppedError(ParallelSearchError):

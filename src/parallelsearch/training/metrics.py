@@ -25,7 +25,7 @@ from parallelsearch.trajectory import KINDS, STOPS, Trajectory, write_trajectori
 
 log = logging.getLogger(__name__)
 
-TIME_PREFIX = "time/"
+METRICS_FILE, SAMPLES_FOLDER = "metrics.jsonl", "trajectories"
 TRACKERS = ("tensorboard", "trackio", "wandb")
 
 
@@ -110,7 +110,7 @@ class MetricsLog:
 
     def __init__(self, folder: Path, trackers: Iterable[str] = TRACKERS, run_name: str | None = None) -> None:
         self.folder = folder
-        self.path = folder / "metrics.jsonl"
+        self.path = folder / METRICS_FILE
         folder.mkdir(parents=True, exist_ok=True)
         self.records: list[dict[str, Any]] = []
         self._trackers = [
@@ -132,7 +132,7 @@ class MetricsLog:
             tracker.write(step, {name: value for name, value in values.items() if isinstance(value, (int, float))})
 
     def write_trajectories(self, step: int, trajectories: Sequence[Trajectory], name: str = "step") -> None:
-        folder = self.folder / "trajectories"
+        folder = self.folder / SAMPLES_FOLDER
         folder.mkdir(exist_ok=True)
         for trajectory in trajectories:
             trajectory.step = step
@@ -150,7 +150,7 @@ class SilentLog(MetricsLog):
     """The log of a process that is not the first: it remembers, and writes nothing."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.path, self.records, self._trackers = folder, folder / "metrics.jsonl", [], []
+        self.folder, self.path, self.records, self._trackers = folder, folder / METRICS_FILE, [], []
 
     def resume(self, step: int) -> None:
         self.records = [record for record in read_metrics(self.path) if record["step"] <= step]
@@ -182,11 +182,6 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
             if number < len(lines):
                 raise DataError(str(file), number, f"is not JSON: {error}") from error
     return records
-
-
-def curve(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The records without times: what two runs of the same recipe have in common, to the last bit."""
-    return [{k: v for k, v in record.items() if not k.startswith(TIME_PREFIX)} for record in records]
 
 
 # ---- trackers --------------------------------------------------------------------------------------------------------
@@ -252,9 +247,9 @@ PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
 def plot(folder: str | os.PathLike[str], path: str | os.PathLike[str] | None = None) -> Path:
     """Draw the run's curves as a PNG; returns where it stands."""
     target = Path(path) if path is not None else Path(folder) / "curves.png"
-    records = read_metrics(Path(folder) / "metrics.jsonl")
+    records = read_metrics(Path(folder) / METRICS_FILE)
     if not records:
-        raise ParallelSearchError(f"{folder} has no metrics.jsonl with records in it; nothing to plot")
+        raise ParallelSearchError(f"{folder} has no {METRICS_FILE} with records in it; nothing to plot")
     figures = []
     for number, (title, names) in enumerate(PANELS):
         lines = [

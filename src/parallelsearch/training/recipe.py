@@ -369,9 +369,9 @@ class Recipe(Settings):
             return self
         if self.model.compile:
             raise ValueError(f"'model.compile' is for sft; {train.algorithm} samples with the same layers")
-        if self.num_rows % train.updates_per_step:
+        if train.num_rows % train.updates_per_step:
             raise ValueError(
-                f"'train.updates_per_step' ({train.updates_per_step}) must divide {self.num_rows} trajectories"
+                f"'train.updates_per_step' ({train.updates_per_step}) must divide {train.num_rows} trajectories"
             )
         if self.guards.llds > 0 and train.updates_per_step * train.passes_per_step == 1:
             raise ValueError(
@@ -388,11 +388,6 @@ class Recipe(Settings):
     @property
     def out(self) -> Path:
         return Path(self.train.out)
-
-    @property
-    def num_rows(self) -> int:
-        """Trajectories in a step."""
-        return self.train.num_rows
 
 
 def trl_options(recipe: Recipe, options: Mapping[str, Any], config: type[Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from parallelsearch.errors import UsageError
 from parallelsearch.http import without_login
+from parallelsearch.policy.models import ADAPTER_CONFIG
 from parallelsearch.training.recipe import Recipe, load_recipe
 from parallelsearch.training.run import train
 from parallelsearch.training.sft import run_sft
@@ -68,7 +69,7 @@ def _with_address(outcome: Outcome, recipe: Recipe, trained: Path | None) -> Out
         return outcome
     model, search = recipe.model, without_login(recipe.search.address)
     address, first = f"hf:{trained}", ""
-    if (trained / "adapter_config.json").is_file():
+    if (trained / ADAPTER_CONFIG).is_file():
         base = model.name
         if model.adapter is not None and model.merge_adapter:  # the weights it stands on are in no folder yet
             base = str(recipe.out / "base")

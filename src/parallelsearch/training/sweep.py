@@ -19,7 +19,7 @@ from typing import Any
 
 from parallelsearch.config import parse
 from parallelsearch.errors import UsageError
-from parallelsearch.training.metrics import read_metrics
+from parallelsearch.training.metrics import METRICS_FILE, read_metrics
 from parallelsearch.training.recipe import Recipe, load_recipe
 from parallelsearch.training.run import Say, train
 
@@ -83,11 +83,11 @@ def _recipe_of(path: str | os.PathLike[str], recipe: Recipe, point: Point) -> Re
     return parse(values, Recipe, changes, source=f"{path} [sweep] {point.name}")
 
 
-def _last_figures(recipe: Recipe, share: float = 0.1) -> dict[str, float]:
+def _last_figures(recipe: Recipe) -> dict[str, float]:
     """Means over the last tenth of the steps."""
     steps = recipe.train.steps or 1
-    records = [r for r in read_metrics(recipe.out / "metrics.jsonl") if "loss" in r]
-    last = [r for r in records if r["step"] > steps - max(1, round(steps * share))]
+    records = [r for r in read_metrics(recipe.out / METRICS_FILE) if "loss" in r]
+    last = [r for r in records if r["step"] > steps - max(1, round(steps * 0.1))]
     means = {}
     for name in FIGURES:
         values = [r[name] for r in last if isinstance(r.get(name), (int, float))]

@@ -17,6 +17,7 @@ from typing import Any
 
 from parallelsearch.errors import PolicyError, UsageError, require
 from parallelsearch.policy.models import (
+    ADAPTER_CONFIG,
     ModelSpec,
     base_hash,
     dialect_of,
@@ -137,7 +138,7 @@ def write_notes(saved: Path, base: Path | None, name: str, dialect: str | None) 
     """Note beside saved weights how they were taught to talk, and beside an adapter which base it was trained on: loaded on
     another, it warns. The hash reads all of the base's weights once and is kept beside them, so the next checkpoint gets it
     for nothing."""
-    if base is None or not (saved / "adapter_config.json").is_file():
+    if base is None or not (saved / ADAPTER_CONFIG).is_file():
         write_note(saved, dialect=dialect)
         return
     try:
@@ -166,7 +167,7 @@ def _from_pretrained(loader: Any, name: str, what: str, **options: Any) -> Any:
 
 def _with_adapter(model: Any, adapter: str, trainable: bool) -> Any:
     peft = require("peft", "train")
-    if not (Path(adapter) / "adapter_config.json").is_file():
+    if not (Path(adapter) / ADAPTER_CONFIG).is_file():
         raise UsageError(
             f"'{adapter}' is not a LoRA adapter: it has no adapter_config.json; set model.adapter to a folder "
             f"written by peft, or to an adapter of the package: {', '.join(packaged_adapters())}"

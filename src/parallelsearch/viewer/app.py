@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from parallelsearch.errors import DataError, UsageError, require
 from parallelsearch.evaluation.metrics import ERROR_CLASSES
@@ -33,16 +33,10 @@ HEADERS = {**PAGE_HEADERS, "Cache-Control": "no-store"}
 Runs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-def run_viewer(
-    runs: Runs,
-    settings: ServerSettings | None = None,
-    *,
-    reward: str | None = None,
-    log_stream: TextIO | None = None,
-) -> None:
+def run_viewer(runs: Runs, settings: ServerSettings | None = None, *, reward: str | None = None) -> None:
     """Serve the viewer of these runs until SIGTERM or Ctrl-C."""
     settings = settings or ServerSettings()
-    serve_app(create_viewer_app(runs, settings, reward=reward), settings, path="/", log_stream=log_stream)
+    serve_app(create_viewer_app(runs, settings, reward=reward), settings, path="/")
 
 
 def create_viewer_app(runs: Runs, settings: ServerSettings | None = None, *, reward: str | None = None) -> Starlette:

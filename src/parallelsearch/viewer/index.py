@@ -27,12 +27,11 @@ from parallelsearch.evaluation.metrics import Row, row_of
 from parallelsearch.files import MAX_LINE_BYTES, decoded, parse_json
 from parallelsearch.rewards import check as check_reward
 from parallelsearch.rewards import reward as reward_of
-from parallelsearch.training.metrics import read_metrics
+from parallelsearch.training.metrics import METRICS_FILE, SAMPLES_FOLDER, read_metrics
 from parallelsearch.trajectory import Trajectory, trajectory_from_dict
 from parallelsearch.untrusted import finite
 from parallelsearch.viewer.brief import brief_of
 
-SAMPLES_FOLDER, METRICS_FILE = "trajectories", "metrics.jsonl"
 MAX_NAMED_PROBLEMS = 20
 FIELDS = (
     "id", "question", "answer", "golden", "right", "f1", "kind", "type", "dataset", "split", "reward", "stop",

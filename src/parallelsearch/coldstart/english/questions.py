@@ -275,7 +275,10 @@ _OPENING = re.compile(
 )
 
 
-def stem_of(question: str, names: Sequence[str], max_words: int = 14) -> str:
+MAX_STEM_WORDS = 14
+
+
+def stem_of(question: str, names: Sequence[str]) -> str:
     """What is asked about the names, in the question's own words: the names left out, and what only leads up to it. Empty
     where the question does not name them."""
     rest = question
@@ -286,16 +289,16 @@ def stem_of(question: str, names: Sequence[str], max_words: int = 14) -> str:
     rest = _NAME_ALONE.sub(" ", _NAMES_TOGETHER.sub(" ", rest))
     rest = " ".join(re.sub(r"\s*[,;:]?\s+([,;:?!.])", r"\1", rest).split()).strip(_STEM_EDGE)
     shorter = _OPENING.sub("", rest)
-    return " ".join((shorter or rest).split()[:max_words]).strip(_STEM_EDGE)
+    return " ".join((shorter or rest).split()[:MAX_STEM_WORDS]).strip(_STEM_EDGE)
 
 
-MIN_ASKED_WORDS = 8
+MIN_ASKED_WORDS, MAX_ASKED_WORDS = 8, 12
 _ASKING = re.compile(r"\b(?:what|which|how (?:many|much|long|old|far|often)|when|where)\b", re.IGNORECASE)
 _PREPOSITION = r"(?:in|on|at|for|from|by|of|to|with|during|under|after|before)"
 _ASKING_WHO = re.compile(r"\b(?:who|whom|whose)\b", re.IGNORECASE)
 
 
-def asked_words(question: str, max_words: int = 12) -> str:
+def asked_words(question: str) -> str:
     """The words that say what kind of answer is wanted, in the question's own wording; empty if there are none. Where the
     question word stands near the end, what it belongs to stands before it: "was founded on what date". Of several the last
     one asks ("the hospital at which he worked excels in which fields"), unless the question begins with one."""
@@ -307,7 +310,7 @@ def asked_words(question: str, max_words: int = 12) -> str:
     if found is None:
         return ""
     start = found.end() if starts else found.start()
-    before, after = question[:start].split(), question[start:].split()[:max_words]
+    before, after = question[:start].split(), question[start:].split()[:MAX_ASKED_WORDS]
     missing = max(0, MIN_ASKED_WORDS - len(after))
     return " ".join([*before[len(before) - min(missing, len(before)) :], *after]).strip(' ?.,;:"')
 

@@ -15,7 +15,7 @@ from parallelsearch.data.questions import demo_questions
 from parallelsearch.errors import PolicyError
 from parallelsearch.policy import auto
 from parallelsearch.policy.scripted import ScriptedPolicy
-from parallelsearch.retrieval.base import Passage, Result, Retriever
+from parallelsearch.retrieval.base import Passage, Result, Retriever, WrappingRetriever
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.retrieval.corpus import read_passages
 from parallelsearch.trajectory import Segment
@@ -39,23 +39,23 @@ def retriever(latency_s: float = 0.0) -> Retriever:
     return PacedRetriever(found, latency_s) if latency_s > 0 else found
 
 
-class PacedRetriever(Retriever):
+class PacedRetriever(WrappingRetriever):
     """Another retriever at the pace of a search over the network, so that one can watch."""
 
     def __init__(self, inner: Retriever, latency_s: float) -> None:
-        self._inner, self.latency_s = inner, latency_s
-        self.name = f"{inner.name}, {latency_s:g} s a search"
-        self.max_batch, self.max_concurrency = inner.max_batch, 64
+        super().__init__(inner)
+        self.name, self.latency_s = f"{inner.name}, {latency_s:g} s a search", latency_s
+        self.max_concurrency = 64
 
     async def search_many(self, queries: Sequence[str], k: int) -> list[Result]:
         await asyncio.sleep(self.latency_s)
-        return await self._inner.search_many(queries, k)
+        return await self.inner.search_many(queries, k)
 
     def describe(self) -> dict[str, Any]:
-        return {**self._inner.describe(), "latency_s": self.latency_s}
+        return {**self.inner.describe(), "latency_s": self.latency_s}
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
+        await self.inner.aclose()
 
 
 def turns() -> dict[str, list[str]]:

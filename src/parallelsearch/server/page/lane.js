@@ -29,16 +29,6 @@ export function link(text, url) {
 const seconds = (value) => `${value.toFixed(2)} s`;
 export const counted = (n, one, many) => `${n} ${n === 1 ? one : many}`;
 const BASES = { cited: "named by the answer", contains_answer: "holds the answer's words", about_part: "about a thing asked for" };
-const [LEAST_NEAREST, MOST_NEAREST] = [3, 8];
-/** The first of each query, and where those are few, the next ones; as `nearest` of grounding.py. */
-const nearest = (sources) => {
-  const asked = new Set(), first = [], others = [];
-  for (const one of sources) {
-    (one.queries.every((query) => asked.has(query)) ? others : first).push(one);
-    one.queries.forEach((query) => asked.add(query));
-  }
-  return [...first.slice(0, MOST_NEAREST), ...others.slice(0, Math.max(0, LEAST_NEAREST - first.length))];
-};
 const readBy = ({ model, own_answer: own, error }) =>
   error ? `${model} was to read and answer, but failed (${error}); this is the policy's own answer.` : `Read by ${model}. The policy's own answer: ${own || "none"}`;
 let numLanes = 0;
@@ -250,7 +240,7 @@ export class Lane {
     const cited = new Map(summary.citations.map((citation) => [citation.number, BASES[citation.basis]]));
     if (summary.abstained) {
       if (summary.answer) this.answerBox.append(element("p", "why", `The model's own guess: ${summary.answer}`));
-      this.addSources("What came nearest", nearest(summary.sources), new Map());
+      this.addSources("What came nearest", summary.nearest.map((number) => summary.sources.find((one) => one.number === number)), new Map());
     } else if (cited.size) {
       this.addSources("Rests on", summary.sources.filter((one) => cited.has(one.number)), cited);
     } else if (summary.sources.length) {

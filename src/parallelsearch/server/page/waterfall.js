@@ -4,7 +4,7 @@
 const MOST_TICKS = 5;
 
 /** Seconds between two marks of an axis: 1, 2 or 5 times a power of ten, at most `MOST_TICKS` of them. */
-export function tickStep(wholeS) {
+function tickStep(wholeS) {
   const power = 10 ** Math.floor(Math.log10(wholeS / MOST_TICKS));
   return [1, 2, 5, 10].map((times) => times * power).find((step) => wholeS / step <= MOST_TICKS);
 }

@@ -48,8 +48,8 @@ def check_model(recipe: VerlRecipe) -> None:
     if folder is not None:
         _check_files(name, folder)
     adapter = recipe.model.adapter
-    if adapter is not None and not (Path(adapter) / "adapter_config.json").is_file():
-        what = "has no adapter_config.json" if Path(adapter).is_dir() else "does not exist"
+    if adapter is not None and not (Path(adapter) / models.ADAPTER_CONFIG).is_file():
+        what = f"has no {models.ADAPTER_CONFIG}" if Path(adapter).is_dir() else "does not exist"
         raise UsageError(f"model.adapter: the folder '{adapter}' {what}; peft writes such folders")
 
 

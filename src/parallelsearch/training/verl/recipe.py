@@ -118,8 +118,8 @@ class VerlRecipe(Settings):
                 f"'train.updates_per_step' ({train.updates_per_step}) must divide 'train.questions_per_step' "
                 f"({train.questions_per_step})"
             )
-        if self.num_rows % cluster.num_gpus:
-            raise ValueError(f"{self.num_rows} trajectories a step cannot be shared by {cluster.num_gpus} GPUs evenly")
+        if train.num_rows % cluster.num_gpus:
+            raise ValueError(f"{train.num_rows} trajectories a step cannot be shared by {cluster.num_gpus} GPUs evenly")
         if cluster.max_prompt_tokens >= self.rollout.max_tokens:
             raise ValueError(
                 f"'verl.max_prompt_tokens' ({cluster.max_prompt_tokens}) leaves nothing of 'rollout.max_tokens' "
@@ -136,11 +136,6 @@ class VerlRecipe(Settings):
     @property
     def out(self) -> Path:
         return Path(self.train.out)
-
-    @property
-    def num_rows(self) -> int:
-        """Trajectories in a step."""
-        return self.train.num_rows
 
 
 def is_cluster_recipe(path: str | os.PathLike[str]) -> bool:

@@ -446,9 +446,9 @@ def as_people_write(text: str, rng: random.Random) -> str:
     return text
 
 
-def as_typed(text: str, rng: random.Random, share: float = TYPED_SMALL_SHARE) -> str:
+def as_typed(text: str, rng: random.Random) -> str:
     """A question with frames of its own, sometimes in small letters, and then often without the mark at its end."""
-    if rng.random() >= share:
+    if rng.random() >= TYPED_SMALL_SHARE:
         return text
     return text.lower().rstrip("?. ") if rng.random() < 0.5 else text.lower()
 
