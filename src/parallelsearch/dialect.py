@@ -105,6 +105,8 @@ class Dialect(ABC):
     """The one of them by which it answers; "" where a message without a call is the answer."""
     has_messages: bool = False
     """A turn is a whole message of a chat, and what goes back are messages too; else both continue one text."""
+    after_results: str = ""
+    """What a dialect with messages says behind the results of a round."""
     answer_start: str = ""
     """What a turn that must answer is begun with, where the policy lets it: a model that knows nothing but to call goes on
     calling, whatever it is told."""

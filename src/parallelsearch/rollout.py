@@ -560,6 +560,8 @@ class _Run:
             observation = self.writer.write([queries[place] for place in group.queries], share, num_shown)
             record.shown += [replace(one, query=group.queries[one.query]) for one in observation.shown]
             messages.append(Message("search", self.dialect.show_text(observation), group.call_id))
+        if messages and self.dialect.after_results:
+            messages[-1] = replace(messages[-1], text=messages[-1].text + self.dialect.after_results)
         self.insert_messages(messages)
 
     async def digested(self, observation: Observation, queries: Sequence[str], session: str) -> Observation:

@@ -150,16 +150,24 @@ class ToolsWithAnswer(Tools):
 
 
 class WrittenTools(Tools):
-    """Answers in a text with its sources: paragraphs, lists and tables, for people rather than for scoring."""
+    """Answers in a text with its sources: paragraphs, lists and tables, for people rather than for scoring. How to write it is
+    said with the results: told at the beginning, a small model writes at once and searches for nothing."""
 
     name = "tools-written"
     summary = "as tools, with a text that names its sources for an answer (--written)"
-    how_to_answer = f"write the answer, {grammar.HOW_TO_WRITE}"
+    how_to_answer = "answer"
+    after_results = (
+        "\n\nIf something is still missing, search again, for all of it in one call. If nothing is, write the answer, "
+        f"{grammar.HOW_TO_WRITE}."
+    )
     answer_start = ""
     is_written = True
 
     def answer_in(self, text: str) -> str:
         return grammar.written_answer(text)
+
+    def notice_last_turn(self) -> str | None:
+        return f"No more searches are possible. Write the answer from what was found, {grammar.HOW_TO_WRITE}."
 
 
 def _parsed(
