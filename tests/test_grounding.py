@@ -457,6 +457,12 @@ KAFKA, VIENNA = ("Franz Kafka", "Born in Prague."), ("University of Vienna", "Si
         ("In which village did the painter of Sunrise die?", "**Vernon** Monet died there.", SUNRISE, "unsupported"),
         ("In which village did the painter of Sunrise die?", "Monet died at Giverny in 1927.", SUNRISE, "unsupported"),
         ("What did Monet do?", "A founder of the village Giverny", SUNRISE, "unsupported"),
+        (
+            "What is Emma made of?",
+            "Here is what I found:\n\n- **Head**: wood\n- **Feet**: stone",
+            [("Emma", "Head of wood, feet of stone.")],
+            None,
+        ),
         ("Where did Monet live?", "Based on the search results, Giverny is the answer.", SUNRISE, None),
         (
             "What is Emma made of?",

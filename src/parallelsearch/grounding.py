@@ -49,7 +49,7 @@ _NEXT_SENTENCE = re.compile(r"[?!]\s|(?<=[^\s.][^\s.])\.\s")
 _VERBS = words_of("is was are were has had")
 _OF_THE_SENTENCE = words_of(
     "yes no based according answer both however therefore thus so hence although though while also overall finally "
-    "unfortunately born search found question passage passages source sources document documents text context results "
+    "unfortunately here born search found question passage passages source sources document documents text context results "
     "information provided"
 )
 """Words of an answer in a sentence that are about the sentence, and found in no passage for that."""

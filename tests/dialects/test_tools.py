@@ -117,7 +117,9 @@ def test_calls_that_leak_into_the_text_are_read_there(text: str) -> None:
         ("The Danube", "The Danube"),
         ("<think> long </think>\nThe answer is: the Danube.", "the Danube"),
         ("It is {not} a call", "It is {not} a call"),
-        ('```json\n{"river": "Danube"}\n```', '```json {"river": "Danube"} ```'),
+        ('```json\n{"river": "Danube"}\n```', '```json\n{"river": "Danube"}\n```'),
+        ("\n\nBoth:\n\n\n- Danube  \n\t- 2,850 km\r\n- Rhine\n", "Both:\n\n- Danube\n    - 2,850 km\n- Rhine"),
+        ("<think> long </think>\nThe Danube", "The Danube"),
         ('{"name": "Danube", "kind": "river"}', '{"name": "Danube", "kind": "river"}'),
     ],
 )

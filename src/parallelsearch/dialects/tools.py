@@ -79,7 +79,7 @@ class Tools(Dialect):
         thought = _thought(segment)
         if not calls:
             text = _without_thoughts(segment.text)
-            answer = read_answer(text) or " ".join(text.split())
+            answer = read_answer(text) or _lines(text)
             return (
                 _parsed("answer", thought, answer=answer) if answer else _parsed(None, thought, codes=["empty_answer"])
             )
@@ -180,6 +180,7 @@ _BEGINS = re.compile(rf'\{{\s*"(?:name|type|function|{"|".join((*_ARGUMENT_KEYS,
 """The beginning of a call in a text, whatever stands around it."""
 _MARKS = re.compile(r"</?(?:tool_call|tools)>|```(?:json|tool_call)?")
 """What may stand around it, and belongs to no thought."""
+_MANY_BREAKS = re.compile(r"\n{3,}")
 _DECODER = json.JSONDecoder()
 
 
@@ -270,6 +271,11 @@ def _thought(segment: Segment) -> str | None:
     thoughts, text = _apart(segment.text)
     beside = _leaks(text)[1] if calls_of(segment) else ""
     return " ".join(" ".join([segment.reasoning or "", *thoughts, beside]).split()) or None
+
+
+def _lines(text: str) -> str:
+    """A message as the answer. It keeps its lines: a list or a table on one line can be read by nobody."""
+    return _MANY_BREAKS.sub("\n\n", "\n".join(line.expandtabs(4).rstrip() for line in text.strip().splitlines()))
 
 
 def _without_thoughts(text: str) -> str:
