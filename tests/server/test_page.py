@@ -278,6 +278,19 @@ def test_a_token_is_asked_for_and_kept_out_of_the_page(open_page, browser, tmp_p
         context.close()
 
 
+def test_the_marks_of_a_chat_model_are_drawn_and_nothing_else_is(open_page, demo_server):
+    page = open_page(demo_server).page
+
+    def drawn(text: str) -> str:
+        return page.evaluate("text => import('/lane.js').then((lane) => lane.worded(text).outerHTML)", text)
+
+    assert drawn("**Paris** and 2 ** 3 **") == '<p class="answer-text"><strong>Paris</strong> and 2 ** 3 **</p>'
+    assert drawn("Both:\n\n- **Rhine**: 1,230 km\n  * Waal") == (
+        '<p class="answer-text long">Both:\n\n• <strong>Rhine</strong>: 1,230 km\n  • Waal</p>'
+    )
+    assert drawn("**<b>x</b>**") == '<p class="answer-text"><strong>&lt;b&gt;x&lt;/b&gt;</strong></p>'
+
+
 def test_hostile_text_stays_text(open_page, hostile_server):
     watched = open_page(hostile_server)
     page = watched.page
