@@ -125,7 +125,7 @@ export class Lane {
     item.append(thought, queries);
     this.turnList.append(item);
     const bar = this.waterfall.start("model", `${title}: model writes`, event.time_s);
-    this.turns.set(event.turn, { item, thought, queries, bar, lastS: event.time_s, hasSearched: false });
+    this.turns.set(event.turn, { item, thought, queries, bar, thoughts: "", speech: "", lastS: event.time_s, hasSearched: false });
   }
 
   onReading(event) {
@@ -137,7 +137,10 @@ export class Lane {
     if (!turn) return;
     turn.lastS = event.time_s;
     this.waterfall.seen(turn.bar, event.time_s);
-    if (event.part === "thought") turn.thought.textContent = (turn.thought.textContent + event.text).trimStart();
+    if (event.part === "thought") turn.thoughts += event.text;
+    if (event.part === "other") turn.speech += event.text;
+    // What a chat model says may be its answer, which nobody knows before the end. A call in the text is for no reader.
+    turn.thought.textContent = (turn.thoughts + (/^\s*[<{`]/.test(turn.speech) ? "" : turn.speech)).trim();
   }
 
   onQuery(event) {
@@ -229,6 +232,7 @@ export class Lane {
       const turn = this.turns.get(number);
       if (!turn) return;
       this.waterfall.end(turn.bar, record.start_s, record.start_s + record.generate_s);
+      if (!turn.hasSearched) turn.thought.textContent = turn.thoughts.trim(); // what was said stands above, as the answer
       turn.thought.hidden = !turn.thought.textContent;
     });
     for (const query of this.queries.values()) {
