@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from parallelsearch import grammar
@@ -249,8 +249,19 @@ def _queries(call: Call) -> tuple[list[str], str | None]:
         record = [record]
     if not isinstance(record, list):
         return [], "bad_arguments"
-    queries = [item for item in record if isinstance(item, str) and item.strip()]
+    queries = [item for item in _items(record) if isinstance(item, str) and item.strip()]
     return queries, None if queries else "empty_search"
+
+
+def _items(record: list[object]) -> Iterator[object]:
+    """What a list of queries holds, where a model puts lists or objects into it: `[["a", "b"]]`, `[{"query": "a"}]`."""
+    for item in record:
+        if isinstance(item, dict):
+            item = next((item[key] for key in _QUERY_KEYS if key in item), None)
+        if isinstance(item, list):
+            yield from item
+        else:
+            yield item
 
 
 def _answer(call: Call) -> str | None:
