@@ -161,6 +161,26 @@ def test_no_text_breaks_the_reader(text: str) -> None:
         TOOLS.groups(segment, ["a"])
 
 
+async def test_one_at_a_time_by_calls_looks_up_one_thing_a_turn() -> None:
+    dialect = open_dialect("tools-sequential")
+    assert "one call everything" not in dialect.prompt(QUESTION)
+    assert "Look up one thing at a time." in dialect.prompt(QUESTION)
+    assert list(dialect.tools[0].parameters["properties"]) == ["query"]
+    two = said("", Call("1", "search", '{"query": "a"}'), Call("2", "search", '{"query": "b"}'))
+    parsed = dialect.read(two, 5)
+    assert (parsed.queries, parsed.dropped) == (("a",), ("b",))
+    first, second = dialect.groups(two, parsed.queries)
+    assert (first.queries, first.word, second.queries) == ([0], "", [])
+    assert second.word.startswith("Only one query is looked up at a time.")
+    assert '{"query": "..."}' in dialect.notice_invalid(dialect.read(said("", Call("1", "browse", "{}")), 5).problems)
+    started: list[str] = []
+    reader = dialect.reader(started.append, 5)
+    assert reader is not None
+    reader.feed_call(0, "search", '{"query": "a"}')
+    reader.feed_call(1, "search", '{"query": "b"}')
+    assert started == ["a"]
+
+
 # ---- while it is written ---------------------------------------------------------------------------------------------
 
 QUERIES = st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12), max_size=5)

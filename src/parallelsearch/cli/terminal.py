@@ -35,7 +35,7 @@ _LIVE_CHARS = 1_000
 _WIDE = 4
 """So many searches at once, and of each is listed only what the model was first shown with it."""
 _MAX_S = 1e7
-_CHATS = ("tools", "tools-answer")
+_CHATS = ("tools", "tools-answer", "tools-sequential")
 
 
 def safe(text: str) -> str:

@@ -47,6 +47,9 @@ ANSWER_TOOL = Tool(
         "required": ["answer"],
     },
 )
+_ALL_AT_ONCE = (
+    "Look up in one call everything that does not depend on another result; what depends on one comes in a later call."
+)
 _HOW = 'call search with {"queries": ["...", "..."]}'
 
 _PROBLEMS = {
@@ -65,12 +68,13 @@ class Tools(Dialect):
     tools: tuple[Tool, ...] = (SEARCH_TOOL,)
     has_messages = True
     answer_start = "The answer is:"
+    how = _HOW
+    idle = "Nothing new was asked; see the other results."
 
     def own_prompt(self, question: str, context: str = "") -> str:
         return (
-            "Answer the question with the help of the search tool. Look up in one call everything that does not depend on "
-            "another result; what depends on one comes in a later call. Rely on what was found. Once nothing is missing, "
-            f"give the answer, short and without explanation.\n{grammar.defuse(context)}"
+            f"Answer the question with the help of the search tool. {_ALL_AT_ONCE} Rely on what was found. Once nothing is "
+            f"missing, give the answer, short and without explanation.\n{grammar.defuse(context)}"
             f"Question: {grammar.tidy_question(question)}\n"
         )
 
@@ -115,7 +119,7 @@ class Tools(Dialect):
             wanted = dict.fromkeys(grammar.query_key(query) for query in _queries(call)[0])
             own = [place.pop(key) for key in wanted if key in place]
             code = self.problem_of(call)
-            word = "" if own else f"{_PROBLEMS[code]}." if code else "Nothing new was asked; see the other results."
+            word = "" if own else f"{_PROBLEMS[code].replace(_HOW, self.how)}." if code else self.idle
             groups.append(Group(own, call.id if segment.calls else None, word))
         return groups
 
@@ -123,7 +127,7 @@ class Tools(Dialect):
         return inside(observation.text)
 
     def notice_invalid(self, problems: Sequence[Problem]) -> str:
-        said = problems[0].message if problems else _PROBLEMS["empty_search"]
+        said = (problems[0].message if problems else _PROBLEMS["empty_search"]).replace(_HOW, self.how)
         return f"{said[:1].upper()}{said[1:]}."
 
     def notice_last_turn(self) -> str | None:
@@ -147,6 +151,37 @@ class ToolsWithAnswer(Tools):
             .own_prompt(question, context)
             .replace("give the answer, short and without explanation.", "call the tool answer.")
         )
+
+
+class ToolsOneAtATime(Tools):
+    """Takes one query a turn: what `tools` is compared with. With tags two ways to talk would stand side by side, and not two
+    ways to search."""
+
+    name = "tools-sequential"
+    summary = "as tools, one query a turn: the baseline of tools"
+    tools = (
+        Tool(
+            SEARCH_TOOL.name,
+            "Look one thing up.",
+            {
+                "type": "object",
+                "properties": {"query": {"type": "string", "description": "what to look up"}},
+                "required": ["query"],
+            },
+        ),
+    )
+    may_split = False
+    how = 'call search with {"query": "..."}'
+    idle = "Only one query is looked up at a time. Ask for this again if it is still needed."
+
+    def own_prompt(self, question: str, context: str = "") -> str:
+        return super().own_prompt(question, context).replace(_ALL_AT_ONCE, "Look up one thing at a time.")
+
+    def read(self, segment: Segment, max_subqueries: int, is_last: bool = False) -> ParsedTurn:
+        return super().read(segment, min(1, max_subqueries), is_last)
+
+    def reader(self, on_query: OnQuery, max_subqueries: int) -> TurnReader | None:
+        return super().reader(on_query, min(1, max_subqueries))
 
 
 def _parsed(
