@@ -103,6 +103,7 @@ def test_arguments_are_read_in_the_forms_models_write(arguments: str) -> None:
         '<tools>{"function": "search", "arguments": {"queries": ["a", "b"]}}</tools>',
         '{"name": "search", "arguments": {"queries": ["a", "b"]}',
         '{"name": "search", "arguments": {"queries": [["a", "b"]]}',
+        '{"name": "search", "arguments": {"queries": ["a", "b"]}]}',
         '{"name": "search", "arguments": {"queries": [{"query": "a"}, {"q": ["b"]}, {"k": 3}, [["c"]], 3]}}',
         '<tool_call>{"queries": ["a", "b"\n</tool_call>',
     ],

@@ -213,6 +213,7 @@ _QUERY_KEYS = ("queries", "query", "query_list", "q")
 _ARGUMENT_KEYS = ("arguments", "parameters")
 _BEGINS = re.compile(rf'\{{\s*"(?:name|type|function|{"|".join((*_ARGUMENT_KEYS, *_QUERY_KEYS))})"\s*:')
 """The beginning of a call in a text, whatever stands around it."""
+_LISTS = re.compile(rf'"(?:{"|".join(_QUERY_KEYS)})"\s*:\s*(?=\[)')
 _MARKS = re.compile(r"</?(?:tool_call|tools)>|```(?:json|tool_call)?")
 """What may stand around it, and belongs to no thought."""
 _MANY_BREAKS = re.compile(r"\n{3,}")
@@ -246,10 +247,17 @@ def _leaks(text: str) -> tuple[list[Call], str]:
 
 
 def _completed(text: str) -> object:
-    """A call that lacks nothing but brackets at its end, as small models leave them out."""
+    """A call whose brackets are not right at its end: small models leave some out, or write one too many behind a list of
+    queries that is whole."""
     reader = StringsOf(())
     reader.feed(text)
-    return _loads(text + reader.closing())
+    record = _loads(text + reader.closing())
+    if record is None and (key := _LISTS.search(text)) is not None:
+        try:
+            record = {"queries": _DECODER.raw_decode(text, key.end())[0]}
+        except (ValueError, RecursionError):
+            return None
+    return record
 
 
 def _leaked(call_id: str, record: Any, raw: str) -> Call | None:
