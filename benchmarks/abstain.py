@@ -4,6 +4,7 @@
     python benchmarks/abstain.py --policy hf:smollm2-135m+parallel --questions 60 --json figures.json
     python benchmarks/abstain.py --gold questions.jsonl passages.jsonl       # the rule alone, a perfect reader
     python benchmarks/abstain.py --runs run another-run                      # what it does to the answers of runs of `eval`
+    python benchmarks/abstain.py --told                                      # right answers in a chat model's sentences
 
 Each question is asked four times: over the demo corpus as it is; without the question's gold passages; without those and
 all others that hold a golden answer; and over passages about something else. Two rates are told, with intervals of 95%: of
@@ -16,6 +17,9 @@ what share of those given is right without the reason `misread` and with it.
 `--gold` needs no policy: a question's gold passages are shown and the golden answer is given; then the gold passages and
 the answer of another question. What the rule refuses of the first is a false refusal, what it lets through of the second
 a false answer.
+
+`--told` gives the demo's right answers over the demo corpus as chat models put them, with the reason that is written for
+each; then the same words with another question's answer in place of the right one, where no passage shown holds that.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from parallelsearch.answers import normalise
 from parallelsearch.data import demo
 from parallelsearch.data.questions import demo_questions, read_questions
 from parallelsearch.evaluation.statistics import wilson
-from parallelsearch.grounding import abstention_of
+from parallelsearch.grounding import abstention_of, is_computed
 from parallelsearch.limits import Limits
 from parallelsearch.policy.base import Policy
 from parallelsearch.retrieval.base import Hit, Passage
@@ -134,6 +138,45 @@ def perfect_reader(questions: Path, passages: Path, most: int, seed: int = 0) ->
     print(f"  answers of another question given: {share(other['given'], len(asked))}")
 
 
+# ---- in sentences ----------------------------------------------------------------------------------------------------
+
+FORMS = {
+    "the answer": "{answer}",
+    "the reason": "{reason}",
+    "the answer, then the reason": "**{answer}** {reason}",
+    "the reason in brackets": "{answer} ({reason})",
+    "an opening": "Based on the search results, the answer is {answer}.",
+}
+
+
+async def told() -> None:
+    policy = demo.DemoPolicy()
+    policy.tokens_per_s = None
+    questions = demo_questions()
+    records = list(zip(questions, await ask_all(policy, questions, "whole"), strict=True))
+    await policy.aclose()
+    draw = random.Random(0)
+    right, wrong = {form: Counter[str]() for form in FORMS}, {form: Counter[str]() for form in FORMS}
+    for question, record in records:
+        golden, reason = question.golden_answers[0], (question.metadata or {})["thoughts"][-1]
+        shown = normalise(" ".join(f"{hit.title} {hit.text}" for hit in record.shown_hits))
+        others = [
+            other
+            for other in (one.golden_answers[0] for one in questions)
+            if other[:1].isupper() == golden[:1].isupper()
+            and other[:1].isdigit() == golden[:1].isdigit()
+            and normalise(other) not in shown
+        ]
+        has_wrong = others and golden in reason and not is_computed(question.question, golden)
+        for counts, answer in ((right, golden), (wrong, draw.choice(others) if has_wrong else None)):
+            for form, words in FORMS.items() if answer is not None else ():
+                record.answer = words.format(answer=answer, reason=reason.replace(golden, answer))
+                counts[form]["given" if abstention_of(record) is None else "withheld"] += 1
+    for form in FORMS:
+        print(f"{form}: false refusals {share(right[form]['withheld'], right[form].total())}")
+        print(f"  wrong answers given {share(wrong[form]['given'], wrong[form].total())}")
+
+
 # ---- finished runs ---------------------------------------------------------------------------------------------------
 
 
@@ -184,10 +227,13 @@ def main() -> None:
         "--gold", type=Path, nargs=2, metavar=("QUESTIONS", "PASSAGES"), help="the rule alone, on these"
     )
     parser.add_argument("--runs", type=Path, nargs="+", metavar="RUN", help="the rule on what was answered there")
+    parser.add_argument("--told", action="store_true", help="right answers in the sentences of a chat model")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     if options.runs:
         finished_runs(options.runs)
+    elif options.told:
+        asyncio.run(told())
     elif options.gold:
         perfect_reader(*options.gold, most=options.questions)
     else:

@@ -359,6 +359,10 @@ RUHE, AMERICAN = (
     ("Martin Ruhe", "Martin Ruhe shot the film The American."),
     ("The American (2010 film)", "With George Clooney and Thekla Reuten."),
 )
+SUNRISE = [
+    ("Sunrise (painting)", "A painting by Claude Monet."),
+    ("Claude Monet", "A painter. He died on 5 December 1926 at Giverny."),
+]
 KAFKA, VIENNA = ("Franz Kafka", "Born in Prague."), ("University of Vienna", "Sigmund Freud taught there.")
 
 
@@ -439,6 +443,33 @@ KAFKA, VIENNA = ("Franz Kafka", "Born in Prague."), ("University of Vienna", "Si
         ("What is Emma made of?", "It is stone.", [("Emma", "A statue of stone.")], None),
         ("What is Emma made of?", "It is wood.", [("Emma", "A statue of stone.")], "unsupported"),
         ("When did Ada die?", "She died on November 28, 1852.", [("Ada", "Died 27 November 1852.")], "unsupported"),
+        # As chat models tell it: another form of the verb, an answer and its reason behind it, whatever stands between.
+        ("In which village did the painter of Sunrise die?", "Monet died at Giverny in 1926.", SUNRISE, None),
+        ("In which village did the painter of Sunrise die?", "Monet died at Giverny", SUNRISE, None),
+        (
+            "In which village did the painter of Sunrise die?",
+            "**Giverny** Monet died at Giverny in 1926.",
+            SUNRISE,
+            None,
+        ),
+        ("In which village did the painter of Sunrise die?", "Giverny (Monet died there in 1926)", SUNRISE, None),
+        ("In which village did the painter of Sunrise die?", "Giverny\nMonet died there in 1926.", SUNRISE, None),
+        ("In which village did the painter of Sunrise die?", "**Vernon** Monet died there.", SUNRISE, "unsupported"),
+        ("In which village did the painter of Sunrise die?", "Monet died at Giverny in 1927.", SUNRISE, "unsupported"),
+        ("What did Monet do?", "A founder of the village Giverny", SUNRISE, "unsupported"),
+        (
+            "What is Emma made of?",
+            "Here is what I found:\n\n- **Head**: wood\n- **Feet**: stone",
+            [("Emma", "Head of wood, feet of stone.")],
+            None,
+        ),
+        ("Where did Monet live?", "Based on the search results, Giverny is the answer.", SUNRISE, None),
+        (
+            "What is Emma made of?",
+            "Based on the search results, stone is what it is of.",
+            [("Emma", "Of stone.")],
+            None,
+        ),
         # A number may follow a date.
         ("When did Caesar die?", "15 March", [("Caesar", "He died on 15 March 44 BC.")], None),
         ("When did Caesar die?", "March 15, 44 BC", [("Caesar", "He died on 15 March 44 BC.")], None),

@@ -50,13 +50,17 @@ _NEXT_SENTENCE = re.compile(r"[?!]\s|(?<=[^\s.][^\s.])\.\s")
 _VERBS = words_of("is was are were has had")
 _OF_THE_SENTENCE = words_of(
     "yes no based according answer both however therefore thus so hence although though while also overall finally "
-    "unfortunately born question passage passages source sources document documents text context results information provided"
+    "unfortunately here born search found question passage passages source sources document documents text context results "
+    "information provided"
 )
 """Words of an answer in a sentence that are about the sentence, and found in no passage for that."""
 _PRONOUNS = words_of("he she it they")
 _DENIES = re.compile(
     r"\b(?:no(?!,)|not|none|nothing|neither|never|cannot|unknown|unclear|unable|without)\b|n['’]t\b", re.IGNORECASE
 )
+_APART = re.compile(r"[\n()]+|\*+|__+")
+"""What stands between an answer and its reason: `**Giverny** (Monet died there)`. No name goes on behind it."""
+_AT_A_STOP = re.compile(r"\.\W*\Z")
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s?(?!\w)")
 _MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
 _OF_DATES = frozenset(_MONTHS.split("|")) | {"and"}
@@ -371,9 +375,12 @@ class _Evidence:
         asked = {word for text in (self.question, _POSSESSIVE.sub("", self.question)) for word in _plain(text).split()}
         names: list[list[str]] = [[]]
         others: list[list[str]] = [[]]
-        tokens = answer.split()
+        tokens = _APART.sub(" ; ", answer).split()
         has_pronoun, has_verb = _plain(answer).partition(" ")[0] in _PRONOUNS, False
-        repeats = has_pronoun
+        roots = tuple(
+            word for word in asked - _SAYS_NOTHING if len(word) > 2
+        )  # of `died`, where the question has `die`
+        repeats = has_pronoun or _AT_A_STOP.search(answer) is not None
         for token in tokens:
             word, first = _plain(token), token.strip(_AROUND)[:1]
             is_name = first.isupper() or first.isdigit()
@@ -381,7 +388,7 @@ class _Evidence:
             is_asked = word in asked or _plain(_POSSESSIVE.sub("", token)) in asked
             is_new = not says_nothing and not is_asked and word not in _OF_THE_SENTENCE
             is_counted = bool(names[-1]) and names[-1][-1].isdigit()  # a number, and of what
-            repeats = repeats or (is_asked and not says_nothing) or word in _VERBS
+            repeats = repeats or (not says_nothing and (is_asked or word.startswith(roots))) or word in _VERBS
             has_verb = has_verb or (not is_name and (word in _VERBS or not says_nothing))
             for runs, belongs in ((names, is_new and (is_name or is_counted)), (others, is_new and not is_name)):
                 if belongs:
@@ -389,7 +396,7 @@ class _Evidence:
                 if runs[-1] and (not belongs or token[-1:] in ",;:."):
                     runs.append([])
         told = names if any(names) or _DENIES.search(answer) else others
-        is_sentence = len(tokens) > (2 if has_pronoun else 3) and repeats and has_verb
+        is_sentence = len(answer.split()) > (2 if has_pronoun else 3) and repeats and has_verb
         return [_plain(" ".join(run)) for run in told if run] if is_sentence else []
 
     def _related(self) -> list[int]:

@@ -185,7 +185,7 @@ def _writer_of(talk: Dialect, policy: Policy) -> tuple[Dialect, Policy | None]:
     reader, and writes it in a call of its own."""
     if talk.is_written or talk.written:
         return open_dialect(talk.written or talk), None
-    if policy.dialect is not None:
+    if policy.dialect is not None and not open_dialect(policy.dialect).written:
         raise UsageError(
             f"'{policy.name}' was trained to answer in a few words (the dialect '{policy.dialect}'), and a text was "
             "asked for; name a chat model that writes it: --answer-with openai:BASE_URL#MODEL, in Python answer_with=. Or "

@@ -206,7 +206,7 @@ def test_wrong_names_and_templates_are_named() -> None:
         open_dialect("sequental")
     with pytest.raises(UsageError, match=r"\{question\}"):
         open_dialect("direct", "no place for it")
-    assert len(DIALECTS) == 14
+    assert len(DIALECTS) == 15
     assert all(dialect.summary for dialect in DIALECTS.values())
 
 

@@ -102,6 +102,9 @@ def test_arguments_are_read_in_the_forms_models_write(arguments: str) -> None:
         'I look. {"name": "search", "queries": ["a", "b"]} Then I answer.',
         '<tools>{"function": "search", "arguments": {"queries": ["a", "b"]}}</tools>',
         '{"name": "search", "arguments": {"queries": ["a", "b"]}',
+        '{"name": "search", "arguments": {"queries": [["a", "b"]]}',
+        '{"name": "search", "arguments": {"queries": ["a", "b"]}]}',
+        '{"name": "search", "arguments": {"queries": [{"query": "a"}, {"q": ["b"]}, {"k": 3}, [["c"]], 3]}}',
         '<tool_call>{"queries": ["a", "b"\n</tool_call>',
     ],
 )
@@ -117,7 +120,9 @@ def test_calls_that_leak_into_the_text_are_read_there(text: str) -> None:
         ("The Danube", "The Danube"),
         ("<think> long </think>\nThe answer is: the Danube.", "the Danube"),
         ("It is {not} a call", "It is {not} a call"),
-        ('```json\n{"river": "Danube"}\n```', '```json {"river": "Danube"} ```'),
+        ('```json\n{"river": "Danube"}\n```', '```json\n{"river": "Danube"}\n```'),
+        ("\n\nBoth:\n\n\n- Danube  \n\t- 2,850 km\r\n- Rhine\n", "Both:\n\n- Danube\n    - 2,850 km\n- Rhine"),
+        ("<think> long </think>\nThe Danube", "The Danube"),
         ('{"name": "Danube", "kind": "river"}', '{"name": "Danube", "kind": "river"}'),
     ],
 )
@@ -155,6 +160,26 @@ def test_no_text_breaks_the_reader(text: str) -> None:
     for segment in (said(text), said("", Call("1", "search", text)), said(text, Call("1", text, text))):
         assert TOOLS.read(segment, 5).action in (None, "search", "answer")
         TOOLS.groups(segment, ["a"])
+
+
+async def test_one_at_a_time_by_calls_looks_up_one_thing_a_turn() -> None:
+    dialect = open_dialect("tools-sequential")
+    assert "one call everything" not in dialect.prompt(QUESTION)
+    assert "Look up one thing at a time." in dialect.prompt(QUESTION)
+    assert list(dialect.tools[0].parameters["properties"]) == ["query"]
+    two = said("", Call("1", "search", '{"query": "a"}'), Call("2", "search", '{"query": "b"}'))
+    parsed = dialect.read(two, 5)
+    assert (parsed.queries, parsed.dropped) == (("a",), ("b",))
+    first, second = dialect.groups(two, parsed.queries)
+    assert (first.queries, first.word, second.queries) == ([0], "", [])
+    assert second.word.startswith("Only one query is looked up at a time.")
+    assert '{"query": "..."}' in dialect.notice_invalid(dialect.read(said("", Call("1", "browse", "{}")), 5).problems)
+    started: list[str] = []
+    reader = dialect.reader(started.append, 5)
+    assert reader is not None
+    reader.feed_call(0, "search", '{"query": "a"}')
+    reader.feed_call(1, "search", '{"query": "b"}')
+    assert started == ["a"]
 
 
 # ---- while it is written ---------------------------------------------------------------------------------------------

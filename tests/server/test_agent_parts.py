@@ -11,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from parallelsearch.data import demo
 from parallelsearch.dialects import open_dialect
 from parallelsearch.events import EventStream
+from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.rollout import Event
-from parallelsearch.server.answering import reply_of, summary_of
+from parallelsearch.search import Search
+from parallelsearch.server.answering import AgentSettings, Answering, reply_of, summary_of
 from parallelsearch.server.asking import Asked, ChatLimits
 from parallelsearch.server.chat_api import ChatBody, read_chat_request
 from parallelsearch.server.chatting import pace_for
@@ -48,6 +51,15 @@ def test_callers_are_told_where_a_passage_stands():
     assert [one["place"] for one in summary["citations"]] == ["/a.pdf, page 3"]
     results = search_item("s", "q", "completed", [hit_object(hit, 100) for hit in (known, unknown)])["results"]
     assert [one["attributes"] for one in results] == [{"rank": 0, "place": "/a.pdf, page 3"}, {"rank": 0}]
+
+
+def test_one_at_a_time_is_asked_as_the_policy_is_asked_otherwise():
+    search = Search(demo.retriever(0))
+    caller, tagger = ScriptedPolicy({}), ScriptedPolicy({})
+    caller.takes_tools, caller.dialect = True, "tools"
+    assert Answering(caller, search).sequential == "tools-sequential"
+    assert Answering(caller, search, AgentSettings(dialect="parallel")).sequential == "sequential"
+    assert Answering(tagger, search).sequential == "sequential"
 
 
 # ---- requests --------------------------------------------------------------------------------------------------------

@@ -278,6 +278,48 @@ def test_a_token_is_asked_for_and_kept_out_of_the_page(open_page, browser, tmp_p
         context.close()
 
 
+def test_the_marks_of_a_chat_model_are_drawn_and_nothing_else_is(open_page, demo_server):
+    page = open_page(demo_server).page
+
+    def drawn(text: str) -> str:
+        return page.evaluate("text => import('/lane.js').then((lane) => lane.worded(text).outerHTML)", text)
+
+    assert drawn("**Paris** and 2 ** 3 **") == '<p class="answer-text"><strong>Paris</strong> and 2 ** 3 **</p>'
+    assert drawn("Both:\n\n- **Rhine**: 1,230 km\n  * Waal") == (
+        '<p class="answer-text long">Both:\n\n• <strong>Rhine</strong>: 1,230 km\n  • Waal</p>'
+    )
+    assert drawn("**<b>x</b>**") == '<p class="answer-text"><strong>&lt;b&gt;x&lt;/b&gt;</strong></p>'
+
+
+def test_what_a_chat_model_says_is_shown_while_it_says_it(open_page, demo_server):
+    page = open_page(demo_server).page
+    shown = page.evaluate(
+        """async () => {
+            const { Lane } = await import("/lane.js");
+            const lane = new Lane("x", "q", () => {}), shown = [];
+            const tell = (turn, part, text) => {
+                lane.event({ type: "text", turn, part, text, time_s: turn });
+                shown.push(lane.root.querySelectorAll(".thought")[turn].textContent);
+            };
+            lane.event({ type: "turn", turn: 0, time_s: 0 });
+            tell(0, "other", "I look it up. ");
+            lane.event({ type: "query", turn: 0, text: "a", time_s: 0, at_ms: 0 });
+            lane.event({ type: "turn", turn: 1, time_s: 1 });
+            tell(1, "thought", "Seen. ");
+            tell(1, "other", "It is ");
+            tell(1, "other", "Paris.");
+            lane.event({ type: "turn", turn: 2, time_s: 2 });
+            tell(2, "other", '<tool_call>{"name"');
+            const record = { start_s: 0, generate_s: 1 };
+            lane.finish({ turns: [record, record, record], sources: [], citations: [], invalid_citations: [], elapsed_s: 3 }, "Paris.");
+            return [shown, [...lane.root.querySelectorAll(".thought")].map((one) => [one.textContent, one.hidden])];
+        }"""
+    )
+    assert shown[0] == ["I look it up.", "Seen.", "Seen. It is", "Seen. It is Paris.", ""]
+    # The answer stands in its own place in the end, and no empty line where nothing was said.
+    assert shown[1] == [["I look it up.", False], ["Seen.", False], ["", True]]
+
+
 def test_hostile_text_stays_text(open_page, hostile_server):
     watched = open_page(hostile_server)
     page = watched.page

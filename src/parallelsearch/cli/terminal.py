@@ -37,7 +37,7 @@ _WIDE = 4
 """So many searches at once, and of each is listed only what the model was first shown with it."""
 _MAX_S = 1e7
 _MAX_DOUBTS = 3
-_CHATS = ("tools", "tools-answer", "tools-written")
+_CHATS = ("tools", "tools-answer", "tools-sequential", "tools-written")
 
 
 def safe(text: str) -> str:

@@ -7,7 +7,7 @@ from parallelsearch.dialect import Dialect
 from parallelsearch.dialects.baselines import ChainOfThought, Direct, IRCoT, Rag, SearchO1
 from parallelsearch.dialects.released import Ferret, ParallelSearchFormat, RagR1, SearchR1
 from parallelsearch.dialects.tags import Parallel, Sequential
-from parallelsearch.dialects.tools import Tools, ToolsWithAnswer, WrittenTools
+from parallelsearch.dialects.tools import Tools, ToolsOneAtATime, ToolsWithAnswer, WrittenTools
 from parallelsearch.errors import UsageError, nearest
 
 DEFAULT = "parallel"
@@ -19,6 +19,7 @@ DIALECTS: dict[str, type[Dialect]] = {
         Tools,
         ToolsWithAnswer,
         WrittenTools,
+        ToolsOneAtATime,
         Direct,
         ChainOfThought,
         Rag,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from parallelsearch import grammar
@@ -48,6 +48,9 @@ ANSWER_TOOL = Tool(
         "required": ["answer"],
     },
 )
+_ALL_AT_ONCE = (
+    "Look up in one call everything that does not depend on another result; what depends on one comes in a later call."
+)
 _HOW = 'call search with {"queries": ["...", "..."]}'
 
 _PROBLEMS = {
@@ -68,18 +71,19 @@ class Tools(Dialect):
     how_to_answer = "give the answer, short and without explanation"
     answer_start = "The answer is:"
     written = "tools-written"
+    how = _HOW
+    idle = "Nothing new was asked; see the other results."
 
     def own_prompt(self, question: str, context: str = "") -> str:
         return (
-            "Answer the question with the help of the search tool. Look up in one call everything that does not depend on "
-            "another result; what depends on one comes in a later call. Rely on what was found. Once nothing is missing, "
-            f"{self.how_to_answer}.\n{grammar.defuse(context)}"
+            f"Answer the question with the help of the search tool. {_ALL_AT_ONCE} Rely on what was found. Once nothing is "
+            f"missing, {self.how_to_answer}.\n{grammar.defuse(context)}"
             f"Question: {grammar.tidy_question(question)}\n"
         )
 
     def answer_in(self, text: str) -> str:
         """The answer that a message without a call gives."""
-        return read_answer(text) or " ".join(text.split())
+        return read_answer(text) or _lines(text)
 
     def read(self, segment: Segment, max_subqueries: int, is_last: bool = False) -> ParsedTurn:
         calls = calls_of(segment)
@@ -121,7 +125,7 @@ class Tools(Dialect):
             wanted = dict.fromkeys(grammar.query_key(query) for query in _queries(call)[0])
             own = [place.pop(key) for key in wanted if key in place]
             code = self.problem_of(call)
-            word = "" if own else f"{_PROBLEMS[code]}." if code else "Nothing new was asked; see the other results."
+            word = "" if own else f"{_PROBLEMS[code].replace(_HOW, self.how)}." if code else self.idle
             groups.append(Group(own, call.id if segment.calls else None, word))
         return groups
 
@@ -129,7 +133,7 @@ class Tools(Dialect):
         return inside(observation.text)
 
     def notice_invalid(self, problems: Sequence[Problem]) -> str:
-        said = problems[0].message if problems else _PROBLEMS["empty_search"]
+        said = (problems[0].message if problems else _PROBLEMS["empty_search"]).replace(_HOW, self.how)
         return f"{said[:1].upper()}{said[1:]}."
 
     def notice_last_turn(self) -> str | None:
@@ -170,6 +174,38 @@ class WrittenTools(Tools):
         return f"No more searches are possible. Write the answer from what was found, {grammar.HOW_TO_WRITE}."
 
 
+class ToolsOneAtATime(Tools):
+    """Takes one query a turn: what `tools` is compared with. With tags two ways to talk would stand side by side, and not two
+    ways to search."""
+
+    name = "tools-sequential"
+    summary = "as tools, one query a turn: the baseline of tools"
+    tools = (
+        Tool(
+            SEARCH_TOOL.name,
+            "Look one thing up.",
+            {
+                "type": "object",
+                "properties": {"query": {"type": "string", "description": "what to look up"}},
+                "required": ["query"],
+            },
+        ),
+    )
+    may_split = False
+    written = ""
+    how = 'call search with {"query": "..."}'
+    idle = "Only one query is looked up at a time. Ask for this again if it is still needed."
+
+    def own_prompt(self, question: str, context: str = "") -> str:
+        return super().own_prompt(question, context).replace(_ALL_AT_ONCE, "Look up one thing at a time.")
+
+    def read(self, segment: Segment, max_subqueries: int, is_last: bool = False) -> ParsedTurn:
+        return super().read(segment, min(1, max_subqueries), is_last)
+
+    def reader(self, on_query: OnQuery, max_subqueries: int) -> TurnReader | None:
+        return super().reader(on_query, min(1, max_subqueries))
+
+
 def _parsed(
     action: Literal["search", "answer"] | None,
     thought: str | None,
@@ -199,8 +235,10 @@ _QUERY_KEYS = ("queries", "query", "query_list", "q")
 _ARGUMENT_KEYS = ("arguments", "parameters")
 _BEGINS = re.compile(rf'\{{\s*"(?:name|type|function|{"|".join((*_ARGUMENT_KEYS, *_QUERY_KEYS))})"\s*:')
 """The beginning of a call in a text, whatever stands around it."""
+_LISTS = re.compile(rf'"(?:{"|".join(_QUERY_KEYS)})"\s*:\s*(?=\[)')
 _MARKS = re.compile(r"</?(?:tool_call|tools)>|```(?:json|tool_call)?")
 """What may stand around it, and belongs to no thought."""
+_MANY_BREAKS = re.compile(r"\n{3,}")
 _DECODER = json.JSONDecoder()
 
 
@@ -231,10 +269,17 @@ def _leaks(text: str) -> tuple[list[Call], str]:
 
 
 def _completed(text: str) -> object:
-    """A call that lacks nothing but brackets at its end, as small models leave them out."""
+    """A call whose brackets are not right at its end: small models leave some out, or write one too many behind a list of
+    queries that is whole."""
     reader = StringsOf(())
     reader.feed(text)
-    return _loads(text + reader.closing())
+    record = _loads(text + reader.closing())
+    if record is None and (key := _LISTS.search(text)) is not None:
+        try:
+            record = {"queries": _DECODER.raw_decode(text, key.end())[0]}
+        except (ValueError, RecursionError):
+            return None
+    return record
 
 
 def _leaked(call_id: str, record: Any, raw: str) -> Call | None:
@@ -269,8 +314,19 @@ def _queries(call: Call) -> tuple[list[str], str | None]:
         record = [record]
     if not isinstance(record, list):
         return [], "bad_arguments"
-    queries = [item for item in record if isinstance(item, str) and item.strip()]
+    queries = [item for item in _items(record) if isinstance(item, str) and item.strip()]
     return queries, None if queries else "empty_search"
+
+
+def _items(record: list[object]) -> Iterator[object]:
+    """What a list of queries holds, where a model puts lists or objects into it: `[["a", "b"]]`, `[{"query": "a"}]`."""
+    for item in record:
+        if isinstance(item, dict):
+            item = next((item[key] for key in _QUERY_KEYS if key in item), None)
+        if isinstance(item, list):
+            yield from item
+        else:
+            yield item
 
 
 def _answer(call: Call) -> str | None:
@@ -291,6 +347,11 @@ def _thought(segment: Segment) -> str | None:
     thoughts, text = _apart(segment.text)
     beside = _leaks(text)[1] if calls_of(segment) else ""
     return " ".join(" ".join([segment.reasoning or "", *thoughts, beside]).split()) or None
+
+
+def _lines(text: str) -> str:
+    """A message as the answer. It keeps its lines: a list or a table on one line can be read by nobody."""
+    return _MANY_BREAKS.sub("\n\n", "\n".join(line.expandtabs(4).rstrip() for line in text.strip().splitlines()))
 
 
 def _without_thoughts(text: str) -> str:

@@ -22,7 +22,6 @@ from parallelsearch.policy.base import Policy
 from parallelsearch.search import Search
 from parallelsearch.server.answering import GRACE_S, AgentSettings, Answering
 from parallelsearch.server.asking import (
-    SEQUENTIAL,
     SEQUENTIAL_SUFFIX,
     Asked,
     AskOptions,
@@ -171,7 +170,7 @@ class _Handlers(Endpoints):
         if asked.model not in self.model_names:
             raise RefusalError(404, f"there is no model {asked.model[:80]!r} here; ask for {plain!r}")
         if asked.model == sequential:
-            dialect = asked.options.dialect or SEQUENTIAL
+            dialect = asked.options.dialect or self.answering.sequential
             return replace(asked, options=asked.options.model_copy(update={"dialect": dialect}))
         return asked
 

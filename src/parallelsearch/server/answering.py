@@ -27,7 +27,7 @@ from parallelsearch.policy.asking import BROKE
 from parallelsearch.policy.base import Policy, Sampling
 from parallelsearch.rollout import OnEvent
 from parallelsearch.search import Search
-from parallelsearch.server.asking import AskOptions, ChatLimits
+from parallelsearch.server.asking import SEQUENTIAL, AskOptions, ChatLimits
 from parallelsearch.server.chores import unsearched
 from parallelsearch.server.limits import PendingQueries, RefusalError, ServerSettings
 from parallelsearch.server.live_events import shortened
@@ -133,6 +133,11 @@ class Answering:
     def dialects(self) -> list[str]:
         """The dialects in which the policy can be asked."""
         return [name for name, kind in DIALECTS.items() if self.policy.takes_tools or not kind.tools]
+
+    @property
+    def sequential(self) -> str:
+        """The dialect for one search at a time. A model that is asked by calls goes on to be: the searching alone differs."""
+        return "tools-sequential" if self.dialect_for(AskOptions()).tools else SEQUENTIAL
 
     def dialect_for(self, options: AskOptions) -> Dialect:
         """How the model talks in a request, as the rollout will have it."""

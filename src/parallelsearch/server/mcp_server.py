@@ -220,7 +220,7 @@ def _add_answer_tool(server: MCPServer[None], answering: Answering) -> None:
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp.types import ToolAnnotations
 
-    from parallelsearch.server.asking import SEQUENTIAL, AskOptions
+    from parallelsearch.server.asking import AskOptions
 
     Question = Annotated[
         str, Field(description="what to find out", min_length=1, max_length=answering.settings.chat.max_question_chars)
@@ -231,7 +231,7 @@ def _add_answer_tool(server: MCPServer[None], answering: Answering) -> None:
             with answering.place():
                 # A sentence in place of a missing answer: the caller is a program that would take "" for one.
                 reply = await answering.answer(
-                    question, AskOptions(dialect=SEQUENTIAL if sequential else None, abstain=True)
+                    question, AskOptions(dialect=answering.sequential if sequential else None, abstain=True)
                 )
         except RefusalError as error:
             raise ToolError(str(error)) from error

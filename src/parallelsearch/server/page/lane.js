@@ -26,6 +26,14 @@ export function link(text, url) {
   return anchor;
 }
 
+/** An answer, with the marks that chat models put into theirs: what stands between `**` is bold, a list has bullets. */
+export function worded(text) {
+  const words = element("p", text.length > 120 || text.includes("\n") ? "answer-text long" : "answer-text");
+  const parts = text.replace(/^( *)[-*] /gm, "$1• ").split(/\*\*(?=\S)(.+?)(?<=\S)\*\*/);
+  words.append(...parts.map((part, number) => (number % 2 ? element("strong", "", part) : part)));
+  return words;
+}
+
 const seconds = (value) => `${value.toFixed(2)} s`;
 export const counted = (n, one, many) => `${n} ${n === 1 ? one : many}`;
 const BASES = { cited: "named by the answer", contains_answer: "holds the answer's words", about_part: "about a thing asked for" };
@@ -107,7 +115,7 @@ export class Lane {
     item.append(thought, queries);
     this.turnList.append(item);
     const bar = this.waterfall.start("model", `${title}: model writes`, event.time_s);
-    this.turns.set(event.turn, { item, thought, queries, bar, lastS: event.time_s, hasSearched: false });
+    this.turns.set(event.turn, { item, thought, queries, bar, thoughts: "", speech: "", lastS: event.time_s, hasSearched: false });
   }
 
   onReading(event) {
@@ -119,7 +127,10 @@ export class Lane {
     if (!turn) return;
     turn.lastS = event.time_s;
     this.waterfall.seen(turn.bar, event.time_s);
-    if (event.part === "thought") turn.thought.textContent = (turn.thought.textContent + event.text).trimStart();
+    if (event.part === "thought") turn.thoughts += event.text;
+    if (event.part === "other") turn.speech += event.text;
+    // What a chat model says may be its answer, which nobody knows before the end. A call in the text is for no reader.
+    turn.thought.textContent = (turn.thoughts + (/^\s*[<{`]/.test(turn.speech) ? "" : turn.speech)).trim();
   }
 
   onQuery(event) {
@@ -209,7 +220,10 @@ export class Lane {
     this.elapsedS = summary.elapsed_s;
     summary.turns.forEach((record, number) => {
       const turn = this.turns.get(number);
-      if (turn) this.waterfall.end(turn.bar, record.start_s, record.start_s + record.generate_s);
+      if (!turn) return;
+      this.waterfall.end(turn.bar, record.start_s, record.start_s + record.generate_s);
+      if (!turn.hasSearched) turn.thought.textContent = turn.thoughts.trim(); // what was said stands above, as the answer
+      turn.thought.hidden = !turn.thought.textContent;
     });
     for (const query of this.queries.values()) {
       if (query.bar.endS === null) this.waterfall.end(query.bar, query.bar.startS, summary.elapsed_s);
@@ -229,7 +243,7 @@ export class Lane {
   showAnswer(summary, content) {
     const none = { max_turns: "No answer within the turns allowed.", max_tokens: "No answer: no room left.", timeout: "No answer in time." };
     const text = content || none[summary.stop] || "No answer.";
-    const words = element("p", "answer-text", text);
+    const words = worded(text);
     if (!content || summary.abstained) words.classList.add("none");
     this.answerBox.className = summary.abstained ? "answer not-found" : content ? "answer" : "answer none";
     this.answerBox.replaceChildren(element("h3", "", summary.abstained ? (summary.abstained === "misread" ? "Not given" : "Not found") : "Answer"), words);

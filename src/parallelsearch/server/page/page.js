@@ -71,14 +71,14 @@ function requestFor(question, sequential, isCompared) {
   // One at a time takes more turns; a comparison must not be won by cutting the other short.
   const maxTurns = Number(byId("max-turns").value) || facts.default_max_turns;
   const options = {
-    ...(sequential ? { dialect: "sequential" } : {}),
     k: Number(byId("k").value) || facts.k,
     max_turns: isCompared || sequential ? facts.max_turns : maxTurns,
     abstain: byId("abstain").checked,
     ...(facts.reader ? { read: byId("read").checked } : {}),
     fresh: isCompared, // what one way has found must not speed up the other
   };
-  return { model: facts.model, stream: true, messages: [...messages, { role: "user", content: question }], parallelsearch: options };
+  const model = sequential ? `${facts.model}-sequential` : facts.model; // the server knows how this policy is asked so
+  return { model, stream: true, messages: [...messages, { role: "user", content: question }], parallelsearch: options };
 }
 
 async function ask() {
