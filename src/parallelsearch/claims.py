@@ -70,27 +70,34 @@ def doubts(text: str, passages: Mapping[int, str], question: str = "") -> list[N
 
 
 def bearers(text: str, passages: Mapping[int, str]) -> list[int]:
-    """The passages that bear out what a text states that names none: each has every name and number of some sentence, or row,
-    that has two or more of them."""
+    """The passages that bear out what a text states that names none: of some sentence, or row, with two names and numbers or
+    more, each has the numbers and two thirds of all."""
     words = {number: set(split_words(passage)) for number, passage in passages.items()}
     found = set()
     for line in text.splitlines():
         for said in _SENTENCE_END.split(_MARK_OF_LINE.sub("", line)):
             tokens = [token.strip(_EDGE) for token in _TOKEN.findall(said)]
-            telling = {
-                word for token in tokens if token[:1].isupper() or token[:1].isdigit() for word in split_words(token)
-            }
-            telling -= STOP_WORDS
-            if len(telling) > 1:
-                found |= {number for number, known in words.items() if telling <= known}
+            capitals = {word for token in tokens if token[:1].isupper() for word in split_words(token)} - STOP_WORDS
+            numbers = {word for token in tokens for word in _long_numbers(token)}
+            told = capitals | numbers
+            if len(told) > 1:
+                found |= {
+                    number
+                    for number, known in words.items()
+                    if numbers <= known and 3 * len(told & known) >= 2 * len(told)
+                }
     return sorted(found)
+
+
+def _long_numbers(token: str) -> list[str]:
+    """Its numbers of two digits and more: of fewer a page may say `two`."""
+    return [word for word in split_words(token) if word.isdigit() and len(word) > 1]
 
 
 def _numbers_without(said: str, words: set[str]) -> Iterator[str]:
     """The numbers of a statement that are not among these words."""
     for token in _TOKEN.findall(said):
-        parts = [word for word in split_words(token) if word.isdigit()]
-        if parts and not words.issuperset(parts):
+        if not words.issuperset(_long_numbers(token)):
             yield token.strip(_EDGE)
 
 

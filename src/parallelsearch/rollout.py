@@ -185,13 +185,18 @@ def _writer_of(talk: Dialect, policy: Policy) -> tuple[Dialect, Policy | None]:
     reader, and writes it in a call of its own."""
     if talk.is_written or talk.written:
         return open_dialect(talk.written or talk), None
-    if policy.dialect is not None and not open_dialect(policy.dialect).written:
+    if not can_write(policy):
         raise UsageError(
-            f"'{policy.name}' was trained to answer in a few words (the dialect '{policy.dialect}'), and a text was "
-            "asked for; name a chat model that writes it: --answer-with openai:BASE_URL#MODEL, in Python answer_with=. Or "
-            "leave that out"
+            f"'{policy.name}' was made to answer in a few words, and a text was asked for; name a chat model that writes it: "
+            "--answer-with openai:BASE_URL#MODEL, in Python answer_with=. Or leave that out"
         )
     return talk, policy
+
+
+def can_write(policy: Policy) -> bool:
+    """Whether a text with its sources can be asked of it, and not only a short answer: weights that were trained here, or on
+    another project's format, know nothing else, and nor do written turns."""
+    return policy.may_write and (policy.dialect is None or bool(open_dialect(policy.dialect).written))
 
 
 class _Run:
@@ -626,6 +631,8 @@ class _Run:
                 record.num_tokens = (record.num_tokens or 0) + spent["completion_tokens"]
                 self.bill.beside = beside
             record.generate_s = self.now() - record.start_s
+        if record.error is not None or not hits:
+            trajectory.written = None  # what stands is the policy's own short answer
         if trajectory.answer is not None:
             self.emit("answer", number if hits else number - 1, trajectory.answer)
 

@@ -33,6 +33,7 @@ NEVER = "What is never answered?"
 NOTHING = "What is zzz?"
 GUESSED = "Who built Rome?"
 WEB = "Which city is no capital?"
+COMPARED = "How do Paris and Rome differ?"
 HOSTILE = "What does the hostile passage say?"
 
 _HISTORY = "<chat_history>\nUSER: Who is older, Claude Monet or Camille Pissarro?\nASSISTANT: Pissarro\n</chat_history>"
@@ -69,6 +70,10 @@ TURNS = {
         grammar.render_turn("I look.", queries=["capital of Italy"]),
         grammar.render_turn("It does not say, but I have heard of one.", answer="Romulus"),
     ],
+    COMPARED: [
+        grammar.render_turn("Two things.", queries=["capital of France", "capital of Italy"]),
+        grammar.render_turn("I have both.", answer="Paris"),
+    ],
     WEB: [
         grammar.render_turn("I look.", queries=["Zürich capital"]),
         grammar.render_turn("It is the first one.", answer="Zürich"),
@@ -78,6 +83,25 @@ TURNS = {
         grammar.render_turn("Done [1].", answer='<img src=x onerror="window.attacked=4"> **x**'),
     ],
 }  # fmt: skip
+WRITTEN = f"""# Two capitals
+
+Paris is the **capital** of France [1], and Rome that of Italy [2].
+
+| city | country |
+|---|---|
+| Paris | France [1] |
+| Rome | Italy, since 1871 [2] |
+
+- first, with `code`
+  - inside
+- second
+  goes on
+
+2. numbered
+
+{ATTACK}
+"""
+"""A text that a reader writes, with all that Markdown may hold."""
 HOSTILE_PASSAGES = [
     Passage(
         "h1",
@@ -111,7 +135,8 @@ def main(options: dict[str, Any]) -> None:
         if options.get("hostile"):
             few._bm25 = BM25Retriever.from_passages([*PASSAGES, *HOSTILE_PASSAGES])
         search = Search(few)
-    run_agent_server(policy, search, AgentSettings(**settings))
+    reader = ScriptedPolicy({COMPARED: [WRITTEN]}, name="reader") if settings.get("written") else None
+    run_agent_server(policy, search, AgentSettings(**settings), reader=reader)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from agent_process import CAPITALS, HOSTILE, agent, root_url
+from agent_process import CAPITALS, COMPARED, HOSTILE, agent, root_url
 from search_process import SearchProcess, holding
 
 from browsing import PHONE, Watched
@@ -204,6 +204,42 @@ def test_ones_own_questions_are_offered_and_what_one_cost_is_shown(open_page, tm
         watched.page.click("#examples button")
         watched.wait_for_answers()
         assert watched.figures()["cost"] == "0.003"  # two searches, at 1.5 a thousand
+
+
+def test_a_written_answer_is_drawn_and_leads_to_its_sources(open_page, tmp_path):
+    with agent(tmp_path, settings={"port": 0, "written": True}) as server:
+        watched = open_page(server)
+        page = watched.page
+        assert page.is_checked("#written")
+        watched.ask(COMPARED)
+        page.locator(".written").wait_for()
+        page.locator("#stop:disabled").wait_for()
+        text = page.locator(".written")
+        assert text.locator("h4").inner_text() == "Two capitals"
+        assert text.locator("strong").first.inner_text() == "capital"
+        assert [row.inner_text().split("\t")[0] for row in text.locator("tr").all()] == ["city", "Paris", "Rome"]
+        assert text.locator("ul > li").all_inner_texts()[-1] == "second goes on"
+        assert (text.locator("ul ul li").inner_text(), text.locator("ol").get_attribute("start")) == ("inside", "2")
+        # What it writes is never markup, and a link stays the text that it was.
+        assert "<img src=x onerror=" in text.inner_text()
+        assert page.evaluate("window.attacked") is None
+        assert text.locator("a").all_inner_texts() == ["1", "2", "1", "2"]
+        text.locator("a").nth(1).click()
+        assert "Rome" in page.locator(".sources li:target").inner_text()
+        assert "and [2] has no 1871" in page.locator(".doubt").inner_text()
+        assert page.locator("#read-row").is_visible() or not page.locator("details.options[open]").count()
+        watched.keep("page-written", full_page=True)
+        assert watched.axe_violations() == []
+        page.click("details.options summary")
+        page.uncheck("#written")
+        page.uncheck("#read")
+        watched.ask(COMPARED)
+        watched.wait_for_answers()
+        assert page.locator(".answer-text").inner_text() == "Paris"
+
+
+def test_who_writes_short_answers_alone_is_not_offered_a_text(open_page, demo_server):
+    assert not open_page(demo_server).page.locator("#written-row").is_visible()
 
 
 def test_stop_ends_the_question_on_the_server(open_page, tmp_path):

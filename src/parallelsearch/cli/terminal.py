@@ -56,9 +56,10 @@ def trajectory_view(trajectory: Trajectory, width: int = 100, *, tells_error: bo
     parts: list[RenderableType] = [Text(safe(trajectory.question), style="bold")]
     for number, turn in enumerate(trajectory.turns, start=1):
         if trajectory.stop != "error" or turn.text or turn.queries:  # a model that was not reached wrote no turn
-            parts.append(_turn_view(number, turn, width))
+            is_below = bool(trajectory.written) and turn.action == "answer" and trajectory.answer is not None
+            parts.append(_turn_view(number, turn, width, is_below))
     if trajectory.reading is not None:
-        parts.append(_reading_view(trajectory.reading))
+        parts.append(_reading_view(trajectory.reading, bool(trajectory.written) and trajectory.answer is not None))
     cited = cite(trajectory)
     if trajectory.written and trajectory.answer is not None:
         parts += _written_answer(trajectory, cited)
@@ -76,7 +77,8 @@ def trajectory_view(trajectory: Trajectory, width: int = 100, *, tells_error: bo
     return Group(*parts)
 
 
-def _turn_view(number: int, turn: Turn, width: int) -> RenderableType:
+def _turn_view(number: int, turn: Turn, width: int, is_below: bool = False) -> RenderableType:
+    """One turn. `is_below`: what it wrote is shown below, as the answer."""
     parts: list[RenderableType] = []
     if turn.thought:
         parts.append(Text(safe(turn.thought), style="italic"))
@@ -98,7 +100,7 @@ def _turn_view(number: int, turn: Turn, width: int) -> RenderableType:
     if turn.finish == "timeout":
         parts.append(Text("cut off by the deadline", style="yellow"))
     if not parts:
-        parts.append(Text(_shorten(turn.text, 400)))
+        parts.append(Text("writes the text below", style="dim") if is_below else Text(_shorten(turn.text, 400)))
     title = f"turn {number}" + (f" · {len(turn.queries)} searches at once" if len(turn.queries) > 1 else "")
     return Panel(Group(*parts), title=title, title_align="left", border_style="dim")
 
@@ -129,10 +131,10 @@ def _query_panel(query: Query, width: int, hits: Sequence[Hit]) -> RenderableTyp
     )
 
 
-def _reading_view(reading: Reading) -> RenderableType:
+def _reading_view(reading: Reading, is_below: bool = False) -> RenderableType:
     """What another model made of the passages."""
     who = _shorten(str(reading.policy.get("model") or reading.policy.get("kind") or "another model"), 60)
-    lines = [Text(_shorten(reading.text, 400))] if reading.text else []
+    lines = [Text(_shorten(reading.text, 400))] if reading.text and not is_below else []
     if reading.error is not None:
         lines.append(
             Text(f"it failed, so the policy's own answer stands: {_shorten(reading.error, 300)}", style="yellow")

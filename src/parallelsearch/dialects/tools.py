@@ -154,8 +154,8 @@ class ToolsWithAnswer(Tools):
 
 
 class WrittenTools(Tools):
-    """Answers in a text with its sources: paragraphs, lists and tables, for people rather than for scoring. How to write it is
-    said with the results: told at the beginning, a small model writes at once and searches for nothing."""
+    """Answers in a text with its sources: paragraphs, lists and tables, for people rather than for scoring. How to write it
+    is said with the results: told at the beginning, a small model writes at once and searches for nothing."""
 
     name = "tools-written"
     summary = "as tools, with a text that names its sources for an answer (--written)"

@@ -114,6 +114,8 @@ class Policy(ABC):
     """The name of the dialect it was trained on, where that is known: taken where nobody asks for another."""
     address: str | None = None
     """What it was opened by (`addresses.py`), where it was by an address."""
+    may_write: bool = True
+    """It may be asked for a text in place of a short answer; False for one whose turns are fixed."""
     begins_turns: bool = False
     """What is inserted last is the beginning of the turn that it then writes, also in a chat."""
     takes_tools: bool = False

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from parallelsearch.agent import Agent
+from parallelsearch.claims import Note
 from parallelsearch.conversing.conversation import Conversation, said_at_once
 from parallelsearch.conversing.follow_ups import Pair
 from parallelsearch.dialect import Dialect
@@ -25,7 +26,7 @@ from parallelsearch.http import without_asked
 from parallelsearch.limits import MIN_TURN_TOKENS, Limits, Prices
 from parallelsearch.policy.asking import BROKE
 from parallelsearch.policy.base import Policy, Sampling
-from parallelsearch.rollout import OnEvent
+from parallelsearch.rollout import OnEvent, can_write
 from parallelsearch.search import Search
 from parallelsearch.server.asking import SEQUENTIAL, AskOptions, ChatLimits
 from parallelsearch.server.chores import unsearched
@@ -62,6 +63,8 @@ class AgentSettings(ServerSettings):
     send_timeout_s: float = 30.0
     keep_alive_s: float = 15.0
     abstain: bool = True
+    written: bool = False
+    """Answer in a text with its sources, where a request does not say."""
     dialect: str | None = None
     """How the model talks, where a request does not say; None takes what the policy was trained on."""
     examples: tuple[str, ...] = ()
@@ -91,6 +94,8 @@ class Reply:
     sources: list[Source]
     citations: list[Citation]
     invalid_citations: list[int]
+    doubts: list[Note] = field(default_factory=list)
+    """Statements of a text with a number that the passages they name have not got."""
     cost: float | None = None
     """Where the server knows prices."""
 
@@ -119,6 +124,11 @@ class Answering:
             dialect=settings.dialect,
             answer_with=reader,
         )
+        if settings.written and not self.can_write():
+            raise UsageError(
+                f"'{policy.name}' answers in a few words alone; for --written name a chat model as well: --answer-with "
+                "openai:BASE_URL#MODEL"
+            )
         self.pending = PendingQueries(self.settings.max_concurrent, what="questions", status=429)
 
     @property
@@ -143,6 +153,11 @@ class Answering:
         """How the model talks in a request, as the rollout will have it."""
         return open_dialect(options.dialect or self.settings.dialect or self.policy.dialect)
 
+    def can_write(self, options: AskOptions | None = None) -> bool:
+        """Whether a text with its sources can be had in place of a short answer."""
+        reads = options is None or options.read is not False
+        return (reads and self.agent.reader is not None) or can_write(self.policy)
+
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
         """A place among the questions being answered, or `RefusalError` 429."""
@@ -161,6 +176,13 @@ class Answering:
                 422,
                 f"parallelsearch.dialect: {why} '{options.dialect}'; one of {', '.join(self.dialects)}",
                 param="parallelsearch.dialect",
+            )
+        if options.written and not self.can_write(options):
+            raise RefusalError(
+                422,
+                "parallelsearch.written: this policy answers in a few words alone, and no second model reads for it; leave "
+                "it out",
+                param="parallelsearch.written",
             )
         for name, asked, most in (
             ("k", options.k, settings.max_k),
@@ -229,6 +251,7 @@ class Answering:
                     k=options.k,
                     fresh=options.fresh,
                     answer_with=None if options.read is False else self.agent.reader,
+                    written=self.settings.written if options.written is None else options.written,
                     abstain=self.settings.abstain if options.abstain is None else options.abstain,
                 )
         except TimeoutError:
@@ -264,8 +287,8 @@ def reply_of(trajectory: Trajectory, prices: Prices | None = None) -> Reply:
     finish: Literal["stop", "length"] = "stop" if trajectory.stop == "answer" else "length"
     cost = None if prices is None else trajectory.cost(prices)
     if trajectory.abstained is not None:
-        return Reply(trajectory, sentence_of(trajectory), finish, sources, [], cited.invalid_numbers, cost)
-    return Reply(trajectory, cited.text, finish, sources, cited.citations, cited.invalid_numbers, cost)
+        return Reply(trajectory, sentence_of(trajectory), finish, sources, [], cited.invalid_numbers, cost=cost)
+    return Reply(trajectory, cited.text, finish, sources, cited.citations, cited.invalid_numbers, cited.doubts, cost)
 
 
 def summary_of(reply: Reply, max_hit_chars: int) -> dict[str, Any]:
@@ -310,6 +333,8 @@ def summary_of(reply: Reply, max_hit_chars: int) -> dict[str, Any]:
         "nearest": [] if reply.abstained is None else [source.number for source in nearest(reply.sources)],
         "citations": [asdict(citation) for citation in reply.citations],
         "invalid_citations": reply.invalid_citations,
+        "written": bool(trajectory.written),
+        "doubts": [asdict(doubt) for doubt in reply.doubts],
     }
 
 

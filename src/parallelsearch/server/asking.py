@@ -51,6 +51,10 @@ class AskOptions(BaseModel):
         bool | None,
         Field(description="let the second model read and answer, where the server has one; it does by default"),
     ] = None
+    written: Annotated[
+        bool | None,
+        Field(description="a text with the numbers of its sources, in Markdown, in place of a short answer"),
+    ] = None
     fresh: Annotated[bool, Field(description="ask the search backend itself, not the cache, to time it")] = False
     events: Annotated[bool, Field(description="stream what happens beside the answer")] = True
 

@@ -188,7 +188,8 @@ def _beside() -> Schema:
         "num_output_tokens": _COUNT, "cost": _or_null(_NUMBER), "turns": _list(turn),
         "sources": _list(_record({**named, "text": _TEXT, "queries": _list(_TEXT), "metadata": _or_null(_OBJECT)})),
         "nearest": _list(_COUNT), "citations": _list(_record({**named, "basis": {"enum": list(get_args(Basis))}})),
-        "invalid_citations": _list(_COUNT), "ignored": _list(_TEXT),
+        "invalid_citations": _list(_COUNT), "written": {"type": "boolean"},
+        "doubts": _list(_record({"number": _COUNT, "text": _TEXT, "missing": _list(_TEXT)})), "ignored": _list(_TEXT),
     })  # fmt: skip
 
 

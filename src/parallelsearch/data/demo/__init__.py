@@ -94,6 +94,8 @@ class DemoPolicy(ScriptedPolicy):
     """Replays the written turns of the demo questions: where the prompt speaks of sub-queries, all parts at once; where it
     does not, one at a time. A model would go by the prompt, too."""
 
+    may_write = False
+
     def __init__(self) -> None:
         super().__init__(turns(), tokens_per_s=TOKENS_PER_S, name="demo")
         self._one_at_a_time = ScriptedPolicy(sequential_turns(), tokens_per_s=TOKENS_PER_S, name="demo")

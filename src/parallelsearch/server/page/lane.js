@@ -1,6 +1,7 @@
 // One way of answering a question, drawn while it happens. Everything that comes from outside (question, thought,
 // passages, answer) enters the page as text, never as markup.
 
+import { rendered } from "./markdown.js";
 import { Waterfall } from "./waterfall.js";
 
 export function element(name, className, text) {
@@ -60,6 +61,7 @@ export class Lane {
   build() {
     const id = `lane-${++numLanes}`;
     this.root = element("article", "lane");
+    this.id = id;
     this.root.setAttribute("aria-labelledby", id);
     const heading = element("h2", "", this.title);
     heading.id = id;
@@ -243,7 +245,9 @@ export class Lane {
   showAnswer(summary, content) {
     const none = { max_turns: "No answer within the turns allowed.", max_tokens: "No answer: no room left.", timeout: "No answer in time." };
     const text = content || none[summary.stop] || "No answer.";
-    const words = worded(text);
+    const cited = new Map(summary.citations.map((citation) => [citation.number, BASES[citation.basis]]));
+    const isWritten = content && summary.written && !summary.abstained;
+    const words = isWritten ? rendered(text, (number) => (cited.has(number) ? this.idOf(number) : null)) : worded(text);
     if (!content || summary.abstained) words.classList.add("none");
     this.answerBox.className = summary.abstained ? "answer not-found" : content ? "answer" : "answer none";
     this.answerBox.replaceChildren(element("h3", "", summary.abstained ? (summary.abstained === "misread" ? "Not given" : "Not found") : "Answer"), words);
@@ -251,12 +255,15 @@ export class Lane {
       this.answerBox.append(element("p", "why", `Understood as: ${summary.question}`));
     }
     if (summary.reading) this.answerBox.append(element("p", "why", readBy(summary.reading)));
-    const cited = new Map(summary.citations.map((citation) => [citation.number, BASES[citation.basis]]));
+    for (const doubt of summary.doubts) {
+      const missing = doubt.missing.join(", ");
+      this.answerBox.append(element("p", "doubt", `Look again: “${doubt.text}”, and [${doubt.number}] has no ${missing}.`));
+    }
     if (summary.abstained) {
       if (summary.answer) this.answerBox.append(element("p", "why", `The model's own guess: ${summary.answer}`));
       this.addSources("What came nearest", summary.nearest.map((number) => summary.sources.find((one) => one.number === number)), new Map());
     } else if (cited.size) {
-      this.addSources("Rests on", summary.sources.filter((one) => cited.has(one.number)), cited);
+      this.addSources(isWritten ? "Sources" : "Rests on", summary.sources.filter((one) => cited.has(one.number)), cited);
     } else if (summary.sources.length) {
       this.answerBox.append(element("p", "why", `From ${counted(summary.sources.length, "passage", "passages")}; none holds the answer's words.`));
     }
@@ -266,11 +273,16 @@ export class Lane {
     this.announce(`${this.title}: ${summary.abstained ? "" : "answer: "}${text} ${counted(cited.size, "source", "sources")}, ${seconds(summary.elapsed_s)}.`);
   }
 
+  idOf(number) {
+    return `${this.id}-source-${number}`;
+  }
+
   addSources(heading, sources, why) {
     if (!sources.length) return;
     const list = element("ul", "sources");
     for (const source of sources) {
       const item = element("li");
+      item.id = this.idOf(source.number);
       item.append(element("span", "number", `[${source.number}] `), link(source.title || source.id, source.url));
       if (source.place) item.append(element("span", "why", `, ${source.place}`));
       if (why.has(source.number)) item.append(element("span", "why", ` (${why.get(source.number)})`));

@@ -75,6 +75,7 @@ function requestFor(question, sequential, isCompared) {
     max_turns: isCompared || sequential ? facts.max_turns : maxTurns,
     abstain: byId("abstain").checked,
     ...(facts.reader ? { read: byId("read").checked } : {}),
+    ...(facts.can_write ? { written: byId("written").checked } : {}),
     fresh: isCompared, // what one way has found must not speed up the other
   };
   const model = sequential ? `${facts.model}-sequential` : facts.model; // the server knows how this policy is asked so
@@ -175,6 +176,8 @@ async function learn() {
   byId("who").textContent = `Policy: ${facts.policy}.${reader} Search: ${facts.search}.`;
   byId("read-row").hidden = !facts.reader;
   byId("reader").textContent = facts.reader ?? "";
+  byId("written-row").hidden = !facts.can_write;
+  byId("written").checked = facts.written;
   byId("pace").textContent = facts.latency_s ? `Each search is made to take ${facts.latency_s} s longer, as one over the web would.` : "";
   byId("question").maxLength = facts.max_question_chars;
   byId("question").placeholder = facts.examples[0] ?? "Your question";

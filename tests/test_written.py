@@ -1,0 +1,273 @@
+"""Written answers: who writes them, what is asked of a model for one, what is kept, and how its numbers are held to its sources."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from parallelsearch import Agent
+from parallelsearch.claims import bearers, doubts
+from parallelsearch.cli.app import app
+from parallelsearch.errors import PolicyError, UsageError
+from parallelsearch.grammar import HOW_TO_WRITE, render_turn, written_answer
+from parallelsearch.grounding import cite
+from parallelsearch.limits import WRITTEN_TOKENS, Limits
+from parallelsearch.policy.base import Generation, Policy
+from parallelsearch.policy.scripted import ScriptedPolicy
+from parallelsearch.retrieval.base import Passage
+from parallelsearch.retrieval.bm25 import BM25Retriever
+from parallelsearch.search import Search
+from parallelsearch.server.answering import AgentSettings, Answering
+from parallelsearch.server.asking import AskOptions
+from parallelsearch.server.limits import RefusalError
+from parallelsearch.trajectory import Call, Segment, trajectory_from_dict
+
+QUESTION = "Compare the Danube and the Rhine."
+PASSAGES = [
+    Passage("d", "Danube", "The Danube is a river of about 2,850 kilometres. It ends in the Black Sea."),
+    Passage("r", "Rhine", "The Rhine is a river of about 1,230 kilometres. It ends in the North Sea."),
+]
+TABLE = "| river | length |\n|---|---|\n| Danube | 2,850 km [1] |\n| Rhine | 1,320 km [2] |"
+TEXT = f"Both are rivers [1][2].\n\n{TABLE}"
+
+
+class Caller(Policy):
+    """A chat model that calls tools: it writes these messages, and keeps what it was shown."""
+
+    name, takes_tools, dialect = "caller", True, "tools"
+
+    def __init__(self, *messages: Segment) -> None:
+        self.messages, self.shown, self.max_tokens = list(messages), [], 0
+
+    def prompt(self, text: str, question: str, tools: Any = ()) -> Segment:
+        return Segment("prompt", text)
+
+    async def generate(self, segments, *, max_tokens: int, **_: Any) -> Generation:
+        self.shown.append([segment.text for segment in segments])
+        self.max_tokens = max_tokens
+        message = self.messages[len(self.shown) - 1]
+        return Generation(message.text, "stop", calls=message.calls)
+
+
+def looks() -> Segment:
+    return Segment("model", "", calls=[Call("c1", "search", json.dumps({"queries": ["Danube river", "Rhine river"]}))])
+
+
+def writes(text: str = TEXT) -> Segment:
+    return Segment("model", text)
+
+
+def search() -> Search:
+    return Search(BM25Retriever.from_passages(PASSAGES))
+
+
+def test_a_chat_model_is_told_how_to_write_with_the_results_and_its_lines_are_kept() -> None:
+    model = Caller(looks(), writes())
+    with Agent(model, search(), written=True) as agent:
+        done = agent.ask(QUESTION)
+    assert (done.answer, done.written, done.dialect, done.num_llm_calls) == (TEXT, True, "tools-written", 2)
+    first, second = model.shown
+    assert HOW_TO_WRITE not in first[0]  # told there, a small model writes at once and searches for nothing
+    assert second[-1].endswith(f"{HOW_TO_WRITE}.")
+    assert "2,850" in second[-1]
+    assert trajectory_from_dict(done.to_dict()).written is True
+
+
+def test_a_short_answer_is_what_one_gets_otherwise() -> None:
+    model = Caller(looks(), writes("The Danube is longer."))
+    with Agent(model, search()) as agent:
+        done = agent.ask("Which is longer, the Danube or the Rhine?")
+    assert (done.written, done.dialect, "written" in done.to_dict()) == (None, "tools", False)
+    assert HOW_TO_WRITE not in "".join(model.shown[-1])
+
+
+def test_results_that_end_the_rounds_are_followed_by_how_to_write_too() -> None:
+    model = Caller(looks(), looks(), writes())
+    with Agent(model, search(), written=True, limits=Limits(max_turns=1)) as agent:
+        assert agent.ask(QUESTION).answer == TEXT
+    assert model.shown[-1][-1].endswith(f"{HOW_TO_WRITE}.")
+    assert "No more searches" in model.shown[-1][-1]
+
+
+@pytest.mark.parametrize(("limits", "room"), [(None, WRITTEN_TOKENS), (Limits(max_tokens_per_turn=200), 200)])
+def test_a_text_has_more_room_unless_somebody_said_how_much(limits: Limits | None, room: int) -> None:
+    model = Caller(looks(), writes())
+    with Agent(model, search(), written=True, limits=limits) as agent:
+        done = agent.ask(QUESTION)
+    assert (model.max_tokens, done.limits["max_tokens_per_turn"]) == (room, room)
+
+
+def test_a_reader_writes_it_and_the_policy_answers_as_ever() -> None:
+    turns = [render_turn("I look.", queries=["Danube river", "Rhine river"]), render_turn("Read.", answer="Danube")]
+    reader = ScriptedPolicy({QUESTION: [f"<think>Hm.</think>\n{TEXT}"]}, name="reader")
+    with Agent(ScriptedPolicy({QUESTION: turns}), search(), answer_with=reader, written=True) as agent:
+        done = agent.ask(QUESTION)
+        assert agent.ask(QUESTION, written=False, answer_with=None).answer == "Danube"
+    assert (done.answer, done.reading.own_answer, done.written) == (TEXT, "Danube", True)
+
+
+class Broken(Policy):
+    name = "broken"
+
+    async def generate(self, segments, **_: Any) -> Generation:
+        raise PolicyError("it has no connection")
+
+
+def test_where_the_writer_fails_the_short_answer_stands_by_its_own_rule() -> None:
+    turns = [render_turn("I look.", queries=["Danube river", "Rhine river"]), render_turn("Read.", answer="2,850")]
+    with Agent(ScriptedPolicy({QUESTION: turns}), search(), answer_with=Broken(), written=True) as agent:
+        done = agent.ask(QUESTION)
+    assert (done.answer, done.written, done.abstained) == ("2,850", None, None)
+    assert done.reading.error == "it has no connection"
+
+
+class OnItsOwn(ScriptedPolicy):
+    """Writes its turns where it is asked in tags, and a text where it is asked for one."""
+
+    def prompt(self, text: str, question: str) -> Segment:
+        self.is_reading = text.startswith("Answer the question from the passages")
+        self.asked = text
+        return super().prompt(text, question)
+
+    async def generate(self, segments, **options: Any) -> Generation:
+        return Generation(TEXT, "stop") if self.is_reading else await super().generate(segments, **options)
+
+
+def test_a_model_without_tools_reads_its_own_results_and_writes() -> None:
+    turns = [render_turn("I look.", queries=["Danube river", "Rhine river"]), render_turn("Read.", answer="Danube")]
+    model = OnItsOwn({QUESTION: turns})
+    with Agent(model, search(), written=True) as agent:
+        done = agent.ask(QUESTION)
+    assert (done.answer, done.num_llm_calls, done.reading.own_answer) == (TEXT, 3, "Danube")
+    assert HOW_TO_WRITE in model.asked
+    assert "<answer>" not in model.asked
+
+
+def test_who_was_made_for_short_answers_is_not_asked_to_write() -> None:
+    with Agent("demo", "demo", written=True) as agent, pytest.raises(UsageError, match="--answer-with"):
+        agent.ask("Who is older, Claude Monet or Camille Pissarro?")
+    trained = ScriptedPolicy({})
+    trained.dialect = "parallel"
+    with Agent(trained, search(), written=True) as agent, pytest.raises(UsageError, match="a few words"):
+        agent.ask(QUESTION)
+    with Agent(trained, search(), written=True) as agent:
+        assert agent.split(QUESTION) == [QUESTION]  # nobody writes an answer there
+
+
+def test_a_text_cites_what_it_names_and_a_number_that_is_not_there_is_told() -> None:
+    with Agent(Caller(looks(), writes()), search(), written=True) as agent:
+        cited = cite(agent.ask(QUESTION))
+    assert [(one.number, one.basis) for one in cited.citations] == [(1, "cited"), (2, "cited")]
+    (doubt,) = cited.doubts
+    assert (doubt.number, doubt.missing) == (2, ("1,320",))
+    assert doubt.text == "Rhine | 1,320 km"
+
+
+PAGES = {1: "Claude Monet was born on 14 November 1840.", 2: "Camille Pissarro, born in 1830, had two sisters."}
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("Monet was born in 1840 [1].", []),
+        ("Monet was born in 1841 [1].", ["1841"]),
+        ("Monet was born in 1840 [1] and Pissarro in 1830 [2].", []),
+        ("Monet was born in 1840 and Pissarro in 1830 [1][2].", []),
+        ("Monet was born in 1840 and Pissarro in 1830 [1] and [2].", []),
+        ("Monet was born in 1840 and Pissarro in 1830 [1, 2].", []),
+        ("Monet was born in 1840 and Pissarro in 1830 [1].", ["1830"]),
+        ("1. Pissarro had 2 sisters [2].", []),  # `two` there; of one digit nobody can tell
+        ("- In 1874 nobody asked [2].", []),  # the question has it
+        ("12. **Pissarro** was born in 1830 [2]", []),
+        ("| Monet | 1840 [1] | 1926 [1] |", ["1926"]),
+        ("He died in 1926.", []),  # names nothing
+        ("He died in 1926 [7].", []),  # names what is not there
+    ],
+)
+def test_numbers_are_held_to_the_passages_named_behind_them(text: str, missing: list[str]) -> None:
+    assert [word for doubt in doubts(text, PAGES, "What about 1874?") for word in doubt.missing] == missing
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("Claude Monet was born in 1840.", [1]),
+        ("| Monet | 14 November 1840 | painter |\n| Pissarro | 1830 | 2 |", [1, 2]),
+        ("Claude Monet was born in 1841.", []),
+        ("He was born then.", []),
+        ("I cannot say.", []),
+    ],
+)
+def test_a_text_that_names_no_passage_rests_on_those_that_have_what_it_states(text: str, numbers: list[int]) -> None:
+    assert bearers(text, PAGES) == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (TEXT, None),
+        ("The Danube has 2,850 kilometres, and the Rhine 1,230.\nThe Danube ends in the Black Sea.", None),
+        ("They are both very nice, and I like them.", "uncited"),
+        ("Not found.", "not_found"),
+    ],
+)
+def test_a_text_that_rests_on_nothing_is_taken_back(text: str, reason: str | None) -> None:
+    with Agent(Caller(looks(), writes(text)), search(), written=True) as agent:
+        done = agent.ask(QUESTION)
+    assert (None if done.abstained is None else done.abstained.reason) == reason
+    assert (done.answer is None) == (reason is not None)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("```markdown\n# A\n\ntext [1]\n```", "# A\n\ntext [1]"),
+        ("```\nno more\n", "```\nno more"),
+        ("<answer> a\nb </answer>", "a\nb"),
+        ("a  \nb\n", "a\nb"),
+    ],
+)
+def test_a_text_is_taken_out_of_what_a_model_puts_around_it(text: str, answer: str) -> None:
+    assert written_answer(text) == answer
+
+
+def test_the_command_draws_the_text_and_says_where_to_look_again(tmp_path, monkeypatch) -> None:
+    (tmp_path / "writer.py").write_text(
+        "from tests_written import Caller, looks, writes\n\n\ndef model():\n    return Caller(looks(), writes())\n"
+    )
+    (tmp_path / "tests_written.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom {__name__} import *\n"
+    )
+    (tmp_path / "rivers.jsonl").write_text(
+        "".join(json.dumps({"id": one.id, "title": one.title, "text": one.text}) + "\n" for one in PASSAGES)
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    command = ["ask", QUESTION, "--policy", "python:writer:model", "--search", "files:rivers.jsonl", "--written"]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    assert "|---|" not in shown.output  # a table, not its marks, and only once
+    assert "river" in shown.output
+    assert "sources\n  [1] Danube\n  [2] Rhine" in "\n".join(line.rstrip() for line in shown.output.splitlines())
+    assert 'look again: "Rhine | 1,320 km", and [2] has no 1,320' in shown.output
+    record = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert (record["written"], record["doubts"][0]["missing"]) == (True, ["1,320"])
+
+
+async def test_a_server_writes_where_it_is_asked_and_refuses_where_nobody_can() -> None:
+    answering = Answering(Caller(looks(), writes(), looks(), writes()), search())
+    assert answering.can_write()
+    reply = await answering.answer(QUESTION, AskOptions(written=True))
+    assert (reply.content, [doubt.number for doubt in reply.doubts]) == (TEXT, [2])
+    await answering.aclose()
+    trained = ScriptedPolicy({})
+    trained.may_write = False
+    short = Answering(trained, search())
+    with pytest.raises(RefusalError, match="a few words"):
+        short.limits_for(AskOptions(written=True))
+    await short.aclose()
+    with pytest.raises(UsageError, match="--answer-with"):
+        Answering(trained, search(), AgentSettings(written=True))
