@@ -618,6 +618,26 @@ def test_of_many_subsets_the_largest_are_printed_and_the_others_where_they_are_a
     assert "no kind" in spent.stdout, spent.stderr
 
 
+@pytest.mark.parametrize("arguments", [("data", "demo"), ("--help",), ("score", "--help")])
+def test_an_output_that_nobody_reads_ends_a_command_without_a_word(arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "parallelsearch", *arguments]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_pipe_that_breaks_elsewhere_is_told(here, monkeypatch):
+    """A connection, say, and not the output: the command has not done its work."""
+
+    def breaks(*_, **__):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("parallelsearch.data.sets.load_questions", breaks)
+    fails(here("data", "demo"), 1, "the system refused: BrokenPipeError")
+
+
 def test_a_port_in_use_is_said(tmp_path):
     import socket
 
