@@ -709,7 +709,10 @@ class _Run:
         calls = last.calls if last.author == "model" and last.calls else ()
         self.insert_messages([Message("notice", text, call.id) for call in calls] or [Message("notice", text)])
         if start and self.policy.begins_turns:
-            self.insert((Part(start),), "notice")
+            parts = [Part(start)]
+            if grammar.opened_thought(self.trajectory.segments[-1].text):  # the template's: an answer is no thought
+                parts.insert(0, Part(f"\n{grammar.closing(grammar.THINK)}\n\n", is_trusted=True))
+            self.insert(parts, "notice")
 
     def room(self) -> int:
         return self.max_tokens - self.bill.num_said

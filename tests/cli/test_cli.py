@@ -22,6 +22,7 @@ from parallelsearch.cli import doctor
 from parallelsearch.cli.app import COMMANDS, app, main
 from parallelsearch.cli.terminal import LiveNarrator, retrieval_view, trajectory_view
 from parallelsearch.data import demo
+from parallelsearch.data.questions import shipped
 from parallelsearch.retrieval.base import Hit
 from parallelsearch.retrieving import Retrieval, merge
 from parallelsearch.rollout import Event
@@ -584,6 +585,57 @@ def test_eval_compare_and_report(tmp_path, here):
         assert "note: allowed to differ, one against three: search.k: 3 against 1" in allowed.stderr
     again = run("eval", "--data", "demo", "--limit", "30", "--out", "one", cwd=tmp_path)
     assert "nothing was asked: the run in 'one' was finished" in again.stderr
+
+
+def test_of_many_subsets_the_largest_are_printed_and_the_others_where_they_are_asked_for(tmp_path, here):
+    """Fifteen data sets; the one with most questions comes last by its name."""
+    records = [json.loads(line) for line in shipped("questions.jsonl").read_text().splitlines()[:32]]
+    for at, record in enumerate(records):
+        record["dataset"] = "zuletzt" if at < 4 else f"set-{at % 14:02}"
+        for name in ("kind", "trap", "type"):  # each would make further subsets
+            record.pop(name, None)
+    (tmp_path / "many.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    for name in ("one", "two"):
+        assert here("eval", "--data", "many.jsonl", "--out", name, cwd=tmp_path).returncode == 0
+
+    def printed(*arguments: str) -> set[str]:
+        result = here("compare", *arguments, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        assert ("note: the largest of 16 subsets; --all prints the others" in result.stderr) is (len(arguments) < 4)
+        return set(re.findall(r"^│ *(all|zuletzt|set-\d\d) *│", result.stdout, re.MULTILINE))
+
+    everything = {"all", "zuletzt", *(f"set-{number:02}" for number in range(14))}
+    some = printed("one", "two")
+    assert {"all", "zuletzt"} < some < everything
+    assert len(some) == 6
+    assert printed("one", "two", "--all", "--seed=1") == everything
+    assert printed("one", "--", "two", "--subset=set-05", "--subset=all") == {"all", "set-05"}
+    fails(here("compare", "one", "two", "--subset", "zuletz", cwd=tmp_path), 2, "Did you mean 'zuletzt'?", "set-13")
+    whole = json.loads(here("compare", "one", "two", "--json", cwd=tmp_path).stdout)
+    assert set(whole["runs"][0]["subsets"]) == {test["subset"] for test in whole["tests"]} == everything
+    fails(here("budget", "one", "--search", "demo", "--subset", "kind", cwd=tmp_path), 2, "Did you mean 'no kind'?")
+    spent = here("budget", "one", "--search", "demo", "--subset", "no kind", cwd=tmp_path)
+    assert "no kind" in spent.stdout, spent.stderr
+
+
+@pytest.mark.parametrize("arguments", [("data", "demo"), ("--help",), ("score", "--help")])
+def test_an_output_that_nobody_reads_ends_a_command_without_a_word(arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "parallelsearch", *arguments]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_pipe_that_breaks_elsewhere_is_told(here, monkeypatch):
+    """A connection, say, and not the output: the command has not done its work."""
+
+    def breaks(*_, **__):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("parallelsearch.data.sets.load_questions", breaks)
+    fails(here("data", "demo"), 1, "the system refused: BrokenPipeError")
 
 
 def test_a_port_in_use_is_said(tmp_path):

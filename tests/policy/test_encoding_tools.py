@@ -227,3 +227,10 @@ async def test_a_thought_that_the_template_opened_is_no_answer_where_it_is_cut_o
     assert (trajectory.answer, found) == (SAY, [])
     alone, found = await thinking([cut] * 3, dialect, max_tokens_per_turn=100, max_turns=1)
     assert (alone.answer, found) == (None, [])
+
+
+async def test_an_answer_that_is_begun_for_the_model_stands_behind_the_thought() -> None:
+    calling = [f"so</think>{CALL.replace('Monet', str(number))}" for number in range(2)]
+    trajectory, _ = await thinking([*calling, f" {SAY}."], "tools", max_turns=1)
+    assert trajectory.segments[-2].text == "\n</think>\n\nThe answer is:"
+    assert trajectory.answer == f"{SAY}."

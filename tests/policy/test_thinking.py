@@ -279,6 +279,16 @@ async def test_a_long_answer_of_who_does_not_think_is_asked_for_once_more_and_th
     assert (second.answer or "").startswith("It was so.")
 
 
+@pytest.mark.parametrize("begun", ['{"name": "search", "arguments": {"queries": ["Monet born", "Piss', "<tool_call>{"])
+async def test_a_call_in_the_text_that_is_cut_off_is_no_thought(begun: str) -> None:
+    async with FaultServer(engine(begun, finish="length")) as server:
+        policy = policy_for(server)
+        trajectory = await ask(policy, Limits(max_turns=1), on_event=lambda event: None)
+        await policy.aclose()
+    assert {body["max_tokens"] for body in server.bodies} == {500}
+    assert "</think>" not in trajectory.segments[1].text
+
+
 async def test_questions_side_by_side_are_each_asked_again() -> None:
     async with FaultServer(thinker()) as server:
         policy = policy_for(server)

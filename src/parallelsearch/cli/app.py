@@ -107,12 +107,13 @@ def main() -> NoReturn:
         say(f"parallelsearch: {error}", err=True)
         sys.exit(error.exit_status)
     except OSError as error:
-        if isinstance(error, BrokenPipeError):  # `parallelsearch ... | head`
-            sys.stderr.close()
-            sys.exit(0)
         # A folder that is read-only or full, a file that is gone: the user's to mend, and nothing that a traceback explains.
+        # An output that nobody reads (`parallelsearch ... | head`) is none of these: typer ends without a word, with 1.
         where = f" '{error.filename}'" if error.filename is not None else ""
-        say(f"parallelsearch: the system refused{where}: {error.strerror or error}", err=True)
+        say(
+            f"parallelsearch: the system refused{where}: {error.strerror or str(error) or type(error).__name__}",
+            err=True,
+        )
         sys.exit(1)
     sys.exit(0)
 

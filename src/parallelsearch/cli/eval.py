@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Unpack
@@ -167,6 +167,8 @@ def budget_command(
     limit: LimitOption = None,
     limit_seed: LimitSeedOption = 0,
     seed: SeedOption = 0,
+    subset: SubsetOption = None,
+    has_all: AllOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare retrieval for equal numbers of passages and rounds.
@@ -205,10 +207,39 @@ def budget_command(
     if as_json:
         say(json.dumps(found))
         return
-    table = budget_table([Cell(**cell) for cell in found], is_short=True)
+    cells = [Cell(**cell) for cell in found]
+    printed = _printed({cell.group: cell.n for cell in cells}, subset or (), has_all)
+    table = budget_table([cell for cell in cells if cell.group in printed], is_short=True)
     _print_table(table.head, table.rows, num_keys=4)
     say("each cell: questions with all gold / gold recall; the intervals are in the report")
     say(f"report: {page}")
+
+
+_MANY, _SHOWN = 12, 6
+"""So many subsets are printed at most, unless more are asked for; of more than that, so many."""
+SubsetOption = Annotated[
+    list[str] | None,
+    typer.Option("--subset", metavar="NAME", help="Print this subset alone; repeatable. --json has all."),
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Print every subset, and not the largest alone.")]
+
+
+def _printed(sizes: Mapping[str, int], wanted: Sequence[str], has_all: bool) -> list[str]:
+    """The subsets to print, in their order: those that are wanted, or of many the first, which is all of them where there are
+    several data sets, and the largest."""
+    from parallelsearch.errors import UsageError, nearest
+
+    for name in wanted:
+        if name not in sizes:
+            raise UsageError(f"there is no subset '{name}'.{nearest(name, sizes)} There are: {', '.join(sizes)}")
+    if wanted:
+        return [name for name in sizes if name in wanted]
+    if has_all or len(sizes) <= _MANY:
+        return list(sizes)
+    first, *rest = sizes
+    largest = {first, *sorted(rest, key=lambda name: -sizes[name])[: _SHOWN - 1]}
+    say(f"note: the largest of {len(sizes)} subsets; --all prints the others, --subset NAME one of them", err=True)
+    return [name for name in sizes if name in largest]
 
 
 _NEXT_GROUP = "--"
@@ -231,6 +262,8 @@ def compare_command(
         Path | None, typer.Option("--out", metavar="DIR", help="Also write a page and Markdown there.")
     ] = None,
     seed: SeedOption = 0,
+    subset: SubsetOption = None,
+    has_all: AllOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Set runs, or groups of seeds, side by side.
@@ -253,19 +286,22 @@ def compare_command(
         seeds = compare_groups(groups, allow=allow or (), seed=seed)
         if out is not None:
             write_group_comparison(seeds, out)
+        sizes = {test.subset: test.result.num_questions for test in seeds.tests}
         found_json, tables, warnings = seeds.to_dict(), [(group_table(seeds), 3)], seeds.warnings
     else:
         found = compare(runs, allow=allow or (), seed=seed)
         if out is not None:
             write_comparison(found, out)
         views = [View(run.name, run.manifest, run.subsets, ()) for run in found.runs]
+        sizes = {name: values["n"] for name, values in found.runs[0].subsets.items()}
         tables = [(metric_table(views), 2 if len(views) > 1 else 1), (paired_table(found), 3)]
         found_json, warnings = found.to_dict(), found.warnings
     if as_json:
         say(json.dumps(found_json, ensure_ascii=False))
         return
+    printed = _printed(sizes, subset or (), has_all)
     for table, num_keys in tables:
-        _print_table(table.head, table.rows, num_keys)
+        _print_table(table.head, [row for row in table.rows if row[0] in printed], num_keys)
     for warning in warnings:
         say(f"note: {warning}", err=True)
 

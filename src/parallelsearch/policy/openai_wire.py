@@ -33,6 +33,8 @@ _UNREADABLE_CALL = re.compile(  # Ollama's and llama.cpp's words (status 500), t
     r"pars(?:e|ing) (?:the )?(?:tool|function)[ _-]?call|parse input at pos|failed_generation|tool call validation failed",
     re.I,
 )
+_CALL_IN_TEXT = re.compile(r"<tool_call>|\A\s*(?:```|[\[{])")
+"""So a text begins that is a call, or holds one."""
 _THOUGHT_KEYS = ("text", "summary", "thinking", "content")
 """Under which the objects of OpenAI's Responses, of Mistral and of Databricks have the words of a thought."""
 _LENGTH = frozenset({"length", "max_tokens"})
@@ -225,7 +227,8 @@ class Turn:
     def may_be_all_thought(self) -> bool:
         """It was cut off before any tag came, and nobody knows yet whether this model's text begins inside a thought."""
         is_cut = self._finish_reason in _LENGTH and not self._calls and not self.has_thought
-        return self._may_think_first and is_cut and bool(self._content) and not grammar.has_tag(self._content)
+        is_plain = not grammar.has_tag(self._content) and not _CALL_IN_TEXT.search(self._content)
+        return self._may_think_first and is_cut and bool(self._content) and is_plain
 
     @property
     def thinks_first(self) -> bool | None:
