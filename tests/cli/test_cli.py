@@ -528,7 +528,7 @@ def test_brackets_and_colons_in_what_people_write_are_no_markup(tmp_path, here):
 
 def test_eval_compare_and_report(tmp_path, here):
     for name in ("one", "two"):
-        result = run("eval", "--data", "demo", "--limit", "30", "--out", name, cwd=tmp_path)
+        result = here("eval", "--data", "demo", "--limit", "30", "--out", name, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
     assert "demo" in result.stdout
     summary = json.loads((tmp_path / "one" / "summary.json").read_text())
