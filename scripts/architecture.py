@@ -13,6 +13,7 @@ import argparse
 import ast
 import itertools
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +94,7 @@ def home_of(module: str, name: str) -> str:
     return module
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     """The package's own modules that a file imports, anywhere in it, but for type checking alone."""
     found: set[str] = set()
@@ -135,8 +137,9 @@ def _reached(found: Edges, name: str) -> set[str]:
 
 def reduced(found: Edges) -> Edges:
     """Without the arrows whose end is reached over another arrow, too."""
+    reached = {name: _reached(found, name) for name in found}
     return {
-        name: {one for one in others if not any(one in _reached(found, other) for other in others)}
+        name: {one for one in others if not any(one in reached[other] for other in others)}
         for name, others in found.items()
     }
 

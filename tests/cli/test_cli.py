@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from typer.testing import CliRunner
 
 from free_ports import free_port
 from parallelsearch.cli import doctor
-from parallelsearch.cli.app import COMMANDS, app, main
+from parallelsearch.cli.app import COMMANDS, app
 from parallelsearch.cli.terminal import LiveNarrator, retrieval_view, trajectory_view
 from parallelsearch.data import demo
 from parallelsearch.data.questions import shipped
@@ -44,29 +43,6 @@ def run(
         text=True,
         timeout=400,
     )
-
-
-Here = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def here(monkeypatch, capsys) -> Here:
-    """As `run`, in this process. An exception that is not told comes out of `main`, and fails the test."""
-
-    def call(
-        *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        with monkeypatch.context() as patch:
-            patch.chdir(cwd or ".")
-            for name, value in {"COLUMNS": "120", **(env or {})}.items():
-                patch.setenv(name, value)
-            patch.setattr(sys, "argv", ["parallelsearch", *arguments])
-            capsys.readouterr()
-            with pytest.raises(SystemExit) as ended:
-                main()
-        return subprocess.CompletedProcess(arguments, ended.value.code, *capsys.readouterr())
-
-    return call
 
 
 def fails(result: subprocess.CompletedProcess[str], status: int, *words: str) -> None:
@@ -553,7 +529,7 @@ def test_brackets_and_colons_in_what_people_write_are_no_markup(tmp_path, here):
 
 def test_eval_compare_and_report(tmp_path, here):
     for name in ("one", "two"):
-        result = run("eval", "--data", "demo", "--limit", "30", "--out", name, cwd=tmp_path)
+        result = here("eval", "--data", "demo", "--limit", "30", "--out", name, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
     assert "demo" in result.stdout
     summary = json.loads((tmp_path / "one" / "summary.json").read_text())

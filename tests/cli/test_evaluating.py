@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,17 +14,19 @@ from typer.testing import CliRunner
 from parallelsearch.cli.app import app
 from parallelsearch.data import demo, load_questions
 
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "parallelsearch", "eval", "--limit", "20", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=400, check=False)
+
+@pytest.fixture
+def run(here: Run) -> Run:
+    return lambda folder, *arguments: here("eval", "--limit", "20", *arguments, cwd=folder)
 
 
 def summary(folder: Path) -> dict[str, float]:
     return json.loads((folder / "summary.json").read_text())["subsets"]["demo"]
 
 
-def test_the_report_links_its_examples_to_the_viewer_beside_it(tmp_path: Path) -> None:
+def test_the_report_links_its_examples_to_the_viewer_beside_it(tmp_path: Path, run: Run) -> None:
     done = run(tmp_path, "--out", "run", "--prices", "1,10,5")
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "run" / "report.html").read_text()
@@ -52,7 +54,7 @@ def test_a_seed_leaves_the_questions_that_a_limit_draws(tmp_path: Path) -> None:
     assert asked("--limit-seed", "1") != first
 
 
-def test_wrong_prices_and_a_gold_search_without_a_file_are_named(tmp_path: Path) -> None:
+def test_wrong_prices_and_a_gold_search_without_a_file_are_named(tmp_path: Path, run: Run) -> None:
     for option, value, words in (
         ("--prices", "1,2", "three numbers with commas"),
         ("--prices", "1,2,-3", "0 or more"),
@@ -66,7 +68,7 @@ def test_wrong_prices_and_a_gold_search_without_a_file_are_named(tmp_path: Path)
         assert "Traceback" not in done.stderr
 
 
-def test_eval_has_the_reader_the_recording_and_the_cache_that_ask_has(tmp_path: Path) -> None:
+def test_eval_has_the_reader_the_recording_and_the_cache_that_ask_has(tmp_path: Path, run: Run) -> None:
     question = {"id": "1", "question": "When was Claude Monet born?", "answer": "1840"}
     turns = ["<think> a </think><search> Claude Monet born </search>", "<think> b </think><answer> 1841 </answer>"]
     (tmp_path / "q.jsonl").write_text(json.dumps(question) + "\n")
@@ -90,7 +92,7 @@ def test_eval_has_the_reader_the_recording_and_the_cache_that_ask_has(tmp_path: 
     assert "reader: " in refused.stderr
 
 
-def test_gold_passages_given_is_a_search_of_its_own(tmp_path: Path) -> None:
+def test_gold_passages_given_is_a_search_of_its_own(tmp_path: Path, run: Run) -> None:
     done = run(tmp_path, "--out", "run", "--dialect", "rag", "--search", f"gold:{demo.corpus_path()}", "--k", "5")
     assert done.returncode == 0, done.stderr
     row = summary(tmp_path / "run")

@@ -54,6 +54,22 @@ def piped(text: str | bytes, *arguments: str, **options) -> tuple[int, str, str]
     return command.returncode, out.decode(), err.decode()
 
 
+@pytest.fixture
+def piped_here(here, monkeypatch):
+    """The same in this process, where a module of one's own is not among what is asked for."""
+
+    def call(text: str, *arguments: str, **options) -> tuple[int, str, str]:
+        reader, writer = os.pipe()
+        os.write(writer, text.encode())
+        os.close(writer)
+        with os.fdopen(reader) as lines, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", lines)
+            done = here("ask", "--policy", "demo", *arguments, **options)
+        return done.returncode, done.stdout, done.stderr
+
+    return call
+
+
 def test_a_line_each_in_order_and_a_line_that_fails_costs_no_other():
     """What `ask_many` makes of the list of lines, and nothing of a line without anything on it."""
     lines = [MONET, "???", UNKNOWN, RODIN]
@@ -78,8 +94,8 @@ def test_a_line_that_is_no_text_is_told_and_the_others_are_asked():
     assert "standard input, line 2: is not UTF-8" in broken["error"]
 
 
-def test_people_read_the_answers_one_after_the_other():
-    status, out, err = piped(f"{MONET}\n{RODIN}\n", "--prices", "1000,2000,3000")
+def test_people_read_the_answers_one_after_the_other(piped_here):
+    status, out, err = piped_here(f"{MONET}\n{RODIN}\n", "--prices", "1000,2000,3000")
     assert status == 0
     first, _, second = out.partition("\n\n")
     assert first.startswith(MONET)
@@ -131,8 +147,8 @@ def test_the_status_is_the_worst_of_all(tmp_path, lines, arguments, status):
 
 
 @pytest.mark.parametrize("nothing", ["", "\n \n"])
-def test_no_question_at_all_is_wrong_use_and_nothing_is_opened(nothing, tmp_path):
-    status, out, err = piped(nothing, "--record", "searches.jsonl", cwd=tmp_path)
+def test_no_question_at_all_is_wrong_use_and_nothing_is_opened(nothing, tmp_path, piped_here):
+    status, out, err = piped_here(nothing, "--record", "searches.jsonl", cwd=tmp_path)
     assert (status, out) == (2, "")
     assert err.startswith("parallelsearch: there is no question, and nothing on standard input; type one")
     assert not list(tmp_path.iterdir())
@@ -145,21 +161,21 @@ def test_a_closed_standard_input_is_none():
     assert "there is no question" in done.stderr
 
 
-def test_a_wrong_setting_is_said_once():
+def test_a_wrong_setting_is_said_once(piped_here):
     for wrong in (["--dialect", "fancy"], ["--k", "0"], ["--search", "bm52:x"], ["--policy", "gpt"]):
-        status, out, err = piped(f"{MONET}\n{RODIN}\n", *wrong)
+        status, out, err = piped_here(f"{MONET}\n{RODIN}\n", *wrong)
         assert (status, out) == (2, "")
         assert err.count("parallelsearch: ") == 1
 
 
-def test_one_recording_and_one_cache_for_all(tmp_path):
+def test_one_recording_and_one_cache_for_all(tmp_path, piped_here):
     kept = ["--record", "searches.jsonl", "--cache", "kept.sqlite", "--json"]
     for are_cached in (False, True):
-        _, out, _ = piped(f"{MONET}\n{RODIN}\n", *kept, cwd=tmp_path)
+        _, out, _ = piped_here(f"{MONET}\n{RODIN}\n", *kept, cwd=tmp_path)
         records = [json.loads(line) for line in out.splitlines()]
         queries = [query for one in records for turn in one["turns"] for query in turn["queries"]]
         assert [query["cached"] for query in queries] == [are_cached] * 4
-    _, again, _ = piped(f"{RODIN}\n", "--search", "replay:searches.jsonl", "--json", cwd=tmp_path)
+    _, again, _ = piped_here(f"{RODIN}\n", "--search", "replay:searches.jsonl", "--json", cwd=tmp_path)
     assert json.loads(again)["answer"] == "Auguste Rodin"
 
 

@@ -5,13 +5,10 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import architecture
-from architecture import MODULES, SRC, level_of, part_of
+from architecture import MODULES, SRC, imports_of, level_of, part_of
 
 import parallelsearch
 from parallelsearch import grammar
-
-imports_of = cache(architecture.imports_of)
 
 
 @cache

@@ -18,7 +18,7 @@ from parallelsearch.evaluation.budget import (
     ROUNDS,
     WHOLE,
     Arm,
-    Found,
+    GoldPlaces,
     _places,
     arm_of_record,
     budget_figure,
@@ -59,7 +59,7 @@ def test_more_passages_never_find_less_and_no_place_is_taken_twice(lists, wanted
     places = _places(gold, [Query(str(n), ranked(*keys)) for n, keys in enumerate(lists)])
     taken = [place for place in places if place is not None]
     assert len(set(taken)) == len(taken)
-    found = Found("q", "g", dict.fromkeys(ROUNDS, places))
+    found = GoldPlaces("q", "g", dict.fromkeys(ROUNDS, places))
     recalls = [found.recall(budget, 1) for budget in PASSAGES]
     assert recalls == sorted(recalls)
     assert all(recall * len(places) <= budget for recall, budget in zip(recalls, PASSAGES, strict=True))
@@ -178,7 +178,7 @@ async def test_a_run_over_another_corpus_is_not_searched_again_in_the_demo_unask
 
 def test_groups_stand_in_one_order_however_a_run_ended() -> None:
     groups = ["single", "parallel, 10 parts", "no kind", "mixed, 2 parts", "parallel, 2 parts", "sequential"]
-    arm = Arm("r", [Found(str(n), group, {number: [1] for number in ROUNDS}) for n, group in enumerate(groups)])
+    arm = Arm("r", [GoldPlaces(str(n), group, {number: [1] for number in ROUNDS}) for n, group in enumerate(groups)])
     found = list(dict.fromkeys(cell.group for cell in cells([arm], num_resamples=10)))
     assert found == [
         "all", "parallel, 2 parts", "parallel, 10 parts", "sequential", "single", "mixed, 2 parts", "no kind",

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fault_server import (
     SEARCH,
@@ -19,8 +13,8 @@ from fault_server import (
     engine,
     policy_for,
 )
+from real_servers import transformers_serve
 
-from free_ports import free_port
 from parallelsearch import grammar
 from parallelsearch.errors import PolicyError
 from parallelsearch.policy.base import Generation
@@ -52,36 +46,13 @@ async def test_official_client_reads_the_same_text_from_the_same_server(stream: 
 
 
 @pytest.fixture(scope="module")
-def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """`transformers serve` with SmolLM2-135M in a process of its own: base URL and model name."""
+def real_server() -> Iterator[tuple[str, str]]:
+    """`transformers serve` with SmolLM2-135M: base URL and model name."""
     from parallelsearch.policy.models import resolve
 
     folder = str(resolve("smollm2-135m"))
-    port = free_port()
-    log = tmp_path_factory.mktemp("serve") / "log.txt"
-    command = [str(Path(sys.executable).with_name("transformers")), "serve", folder]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
-    # One thread: on two busy cores two of them wait for each other (92 s instead of 8 s at a load of 9).
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output, env=environment) as process:
-        try:
-            for _ in range(600):
-                assert process.poll() is None, log.read_text()[-2000:]
-                try:
-                    if httpx.get(f"http://127.0.0.1:{port}/health", timeout=400).is_success:
-                        break
-                except httpx.HTTPError:
-                    pass
-                time.sleep(0.5)
-            else:
-                pytest.fail(f"transformers serve did not come up:\n{log.read_text()[-2000:]}")
-            yield f"http://127.0.0.1:{port}/v1", folder
-        finally:
-            process.terminate()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    with transformers_serve(folder) as url:
+        yield url, folder
 
 
 @pytest.mark.slow

@@ -4,19 +4,14 @@ the text. The model is a tiny one, trained here to call once and then to answer.
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import calling_model
-import httpx
 import pytest
 import test_gguf_export
+from real_servers import served, transformers_serve
 
 from free_ports import free_port
 from parallelsearch.addresses import open_policy, open_search
@@ -51,29 +46,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@contextmanager
-def served(command: list[str], port: int) -> Iterator[str]:
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
-    try:
-        for _ in range(600):
-            assert process.poll() is None, "the server ended"
-            try:
-                if httpx.get(f"http://127.0.0.1:{port}/health", timeout=400).is_success:
-                    break
-            except httpx.HTTPError:
-                pass
-            time.sleep(0.5)
-        else:
-            pytest.fail("the server did not come up")
-        yield f"openai:http://127.0.0.1:{port}/v1"
-    finally:
-        process.kill()
-        process.wait()
-
-
-async def ask(address: str, **options: Any) -> Trajectory:
-    policy, search = open_policy(address), open_search("demo", k=1)
+async def ask(url: str, model: str, **options: Any) -> Trajectory:
+    policy, search = open_policy(f"openai:{url}#{model}"), open_search("demo", k=1)
     limits = Limits(max_turns=2, max_tokens_per_turn=120, max_tokens=4096)
     try:
         return await rollout(QUESTION, policy, search, limits, **options)
@@ -85,8 +59,8 @@ async def ask(address: str, **options: Any) -> Trajectory:
 async def test_llama_cpp_reads_the_calls_and_takes_the_results_by_id(folder: Path, tmp_path: Path) -> None:
     file, port = tmp_path / "calling.gguf", free_port()
     write_gguf(parse_spec(str(folder)), file)
-    with served([sys.executable, "-c", LLAMA_CPP, str(file), str(port), "jinja"], port) as address:
-        trajectory = await ask(f"{address}#tiny")
+    with served([sys.executable, "-c", LLAMA_CPP, str(file), str(port), "jinja"], port) as url:
+        trajectory = await ask(url, "tiny")
     assert trajectory.dialect == "tools"
     assert [query.text for query in trajectory.rounds[0].queries] == ["Monet", "Pissarro"]
     called, *_ = (segment for segment in trajectory.segments if segment.author == "model")
@@ -103,21 +77,18 @@ async def test_llama_cpp_without_templates_takes_no_tools_and_is_asked_in_tags(
 ) -> None:
     file, port = tmp_path / "calling.gguf", free_port()
     write_gguf(parse_spec(str(folder)), file)
-    with served([sys.executable, "-c", LLAMA_CPP, str(file), str(port), "plain"], port) as address:
+    with served([sys.executable, "-c", LLAMA_CPP, str(file), str(port), "plain"], port) as url:
         with caplog.at_level(logging.WARNING):
-            trajectory = await ask(f"{address}#tiny")
-        insisted = await ask(f"{address}#tiny", dialect="tools")
+            trajectory = await ask(url, "tiny")
+        insisted = await ask(url, "tiny", dialect="tools")
     assert trajectory.dialect == "parallel"
     assert "takes no tools" in caplog.text
     assert "jinja" in (insisted.error or "")
 
 
 async def test_transformers_serve_leaves_the_calls_in_the_text(folder: Path) -> None:
-    port = free_port()
-    command = [str(Path(sys.executable).with_name("transformers")), "serve", str(folder)]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", "float32"]
-    with served(command, port) as address:
-        trajectory = await ask(f"{address}#{folder}")
+    with transformers_serve(folder) as url:
+        trajectory = await ask(url, str(folder))
     assert trajectory.dialect == "tools"
     assert [query.text for query in trajectory.rounds[0].queries] == ["Monet", "Pissarro"]
     assert trajectory.stop == "answer"

@@ -189,7 +189,7 @@ def test_a_token_that_is_not_the_models_gets_a_gradient_of_exactly_zero(
 def test_eight_trajectories_are_learned_by_heart(
     trajectories: list[Trajectory], tokenizer: Any, file: Path, tmp_path: Path
 ) -> None:
-    recipe = recipe_for(file, tmp_path / "run", **{"train.steps": 150, "train.batch_size": 8, "train.save_every": 150})
+    recipe = recipe_for(file, tmp_path / "run", **{"train.steps": 75, "train.batch_size": 8, "train.save_every": 75})
     result = run(recipe, tokenizer)
     assert result.final is not None
     losses = [record["loss"] for record in read_metrics(tmp_path / "run" / "metrics.jsonl")]

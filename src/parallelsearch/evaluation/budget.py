@@ -9,7 +9,7 @@ budget needs; without one an arm has what its record holds, and may not spend al
 round was written by a model that had seen its own run's results and not the budget's: what it asks is taken as it is.
 The whole question has one round, whatever is allowed.
 
-A `Found` keeps, for each piece of gold, its place in that order, so every budget is read off one record.
+A `GoldPlaces` keeps, for each piece of gold, its place in that order, so every budget is read off one record.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class GoldPlaces:
     """Where the gold of one question stands in an arm's order: for each number of rounds, each piece's place from 1 on, or
     None if the order does not have it."""
 
@@ -59,7 +59,7 @@ class Arm:
     """One way to spend a budget, over all questions with known gold."""
 
     name: str
-    found: list[Found] = field(default_factory=list)
+    found: list[GoldPlaces] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ async def whole_arm(questions: Iterable[Question | Trajectory], search: Search, 
     found = await _searched([question.question for question, _ in asked], search, depth)
     for question, gold in asked:
         places = _places(gold, [Query(question.question, found[question.question].hits)], depth)
-        arm.found.append(Found(question.id, group_of(question), dict.fromkeys(ROUNDS, places)))
+        arm.found.append(GoldPlaces(question.id, group_of(question), dict.fromkeys(ROUNDS, places)))
     return arm
 
 
@@ -123,7 +123,7 @@ async def labelled_arm(questions: Iterable[Question | Trajectory], search: Searc
             allowed: _places(gold, [found[name] for number, name in names if number <= allowed], depth)
             for allowed in ROUNDS
         }
-        arm.found.append(Found(question.id, group_of(question), places))
+        arm.found.append(GoldPlaces(question.id, group_of(question), places))
     return arm
 
 
@@ -167,7 +167,7 @@ def arm_of_record(
             )
             for allowed in rounds
         }
-        arm.found.append(Found(trajectory.id, group_of(trajectory), places))
+        arm.found.append(GoldPlaces(trajectory.id, group_of(trajectory), places))
     return arm
 
 

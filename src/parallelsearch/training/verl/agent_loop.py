@@ -28,7 +28,7 @@ from parallelsearch.search import Search
 from parallelsearch.training.collect import token_row
 from parallelsearch.training.recipe import SearchSettings, TrajectorySettings
 from parallelsearch.training.verl.overrides import OWN
-from parallelsearch.training.verl.policy import Calls, ServerPolicy
+from parallelsearch.training.verl.policy import Calls, VerlPolicy
 from parallelsearch.training.verl.reward import record_of
 from parallelsearch.training.verl.rows import question_of_row
 from parallelsearch.trajectory import Trajectory, Turn
@@ -38,7 +38,7 @@ from parallelsearch.trajectory import Trajectory, Turn
 class Shared:
     """What all trajectories of one worker use together."""
 
-    policy: ServerPolicy
+    policy: VerlPolicy
     search: Search
     rollout: TrajectorySettings
     max_prompt_tokens: int
@@ -83,7 +83,7 @@ class ParallelSearchAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl has 
         model = str(self.config.actor_rollout_ref.model.path)
         verl = self.rollout_config
         return Shared(
-            ServerPolicy(self.server_manager, self.tokenizer, str(verl.name), template, model),
+            VerlPolicy(self.server_manager, self.tokenizer, str(verl.name), template, model),
             open_search(
                 search.address, k=search.k, cache=search.cache, timeout_s=search.timeout_s, cache_size=search.cache_size
             ),

@@ -50,7 +50,7 @@ class Calls:
         self.extra_fields.update(fresh)
 
 
-class ServerPolicy(EncodingPolicy):
+class VerlPolicy(EncodingPolicy):
     """Continues segments by asking verl's server client."""
 
     name = "verl"
