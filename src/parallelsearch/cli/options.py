@@ -212,6 +212,9 @@ def tell_left_out(report: Mapping[str, Any]) -> None:
         number, kinds = sum(others.values()), ", ".join(f"{kind} {count}" for kind, count in others.items())
         files = "file of another kind was" if number == 1 else "files of other kinds were"
         say(f"{number} {files} not read: {kinds}", err=True)
+        if table := next((kind for kind in (".csv", ".tsv", ".parquet") if kind in others), None):
+            both = f"index FOLDER FILE{table}, or --search 'all:files:FOLDER|files:FILE{table}'"
+            say(f"  a table is read where it is named itself: {both}", err=True)
 
 
 def console(stderr: bool = False) -> Console:
