@@ -122,7 +122,7 @@ def chosen(policy: str) -> str:
     from parallelsearch.policy.auto import choose
 
     choice = choose()
-    say(str(choice), err=True)
+    note(str(choice))
     return choice.address
 
 
@@ -130,10 +130,9 @@ def searched(search: str | None, policy: str | None = None) -> str:
     """The address to look in. Who named none may have forgotten it, and would take the embedded corpus for theirs, so that is
     told on standard error; the demo policy, which replays turns over it, needs no such word."""
     if search is None and policy != DEMO:
-        say(
-            f"search: {DEMO} (the embedded corpus, because no --search was given); for Wikipedia: --search "
-            "wikipedia:, for your own pages: --search files:FOLDER_OR_CORPUS",
-            err=True,
+        note(
+            f"search: {DEMO} (the embedded corpus, because no --search was given); for Wikipedia: --search wikipedia:; "
+            "for your own pages: --search files:FOLDER_OR_CORPUS"
         )
     if search is not None:
         _index_files(search)
@@ -198,6 +197,13 @@ def prices_of(text: str | None) -> Prices | None:
 def say(text: str, err: bool = False) -> None:
     """Print a line, or JSON, with nothing in it that a terminal would obey."""
     typer.echo(printable(text), err=err)
+
+
+def note(text: str) -> None:
+    """Say on standard error what a command chose. A terminal that is too narrow gets a line for each part, or it would tear
+    the commands in them."""
+    where = console(stderr=True)
+    say(text.replace("; ", "\n  ") if where.is_terminal and len(text) > where.width else text, err=True)
 
 
 def tell_left_out(report: Mapping[str, Any]) -> None:
