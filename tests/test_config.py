@@ -57,6 +57,7 @@ def test_overriding_leaves_the_original_alone() -> None:
         (["train.learning_rat=1"], ["train.learning_rat", "'learning_rate'", "settings.toml"]),
         (["maybe.stepz=1"], ["maybe.stepz", "'steps'"]),
         (["trian.steps=1"], ["'trian'", "'train'"]),
+        (["steps=1"], ["'steps'. Did you mean 'train.steps'? Known here: maybe, title, train"]),
         (["train.steps=many"], ["train.steps", "integer", "'many'"]),
         (["train.learning_rate=nan"], ["train.learning_rate", "finite"]),
         (["title.x=1"], ["'title.x'", "not a section"]),
@@ -78,11 +79,28 @@ def test_every_mistake_is_listed() -> None:
     assert "'title' is missing" in str(caught.value)
 
 
+def test_the_keys_of_a_section_are_listed_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse({"title": "a", "one": 1, "two": 2, "train": {"three": 3}}, Outer)
+    three, one, two = str(caught.value).splitlines()
+    assert three.endswith("'train.three'. Known here: learning_rate, name, steps")
+    assert one.endswith("'one'.")
+    assert two.endswith("'two'. Known here: maybe, title, train")
+
+
+def test_a_file_of_another_command_is_told_with_it(tmp_path: Path) -> None:
+    path = written(tmp_path, 'title = "a"\nsources = 3\n')
+    with pytest.raises(UsageError, match=r"settings.toml is a recipe of another command: parallelsearch brew .*toml$"):
+        load(path, Outer, others={"sources": "brew"})
+    with pytest.raises(UsageError, match="unknown key 'sources'"):
+        load(path, Outer)
+
+
 def test_file_that_is_not_there_or_not_toml(tmp_path: Path) -> None:
     written(tmp_path, "title = = 1\n")
     with pytest.raises(UsageError, match=r"settings\.toml is not TOML.*line 1"):
         load(tmp_path / "settings.toml", Outer)
-    with pytest.raises(UsageError, match=r"there is no file .*Did you mean 'settings\.toml'"):
+    with pytest.raises(UsageError, match=r"there is no file '.*' \(looked in .*\)\. Did you mean 'settings\.toml'"):
         load(tmp_path / "setting.toml", Outer)
     with pytest.raises(UsageError, match="cannot be read"):
         load(tmp_path, Outer)

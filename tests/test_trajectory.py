@@ -107,7 +107,14 @@ def test_a_bad_record_is_named_by_line_and_field(tmp_path, change, words):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("{oops", "is not JSON"), ("[]", "expected a JSON object"), ('{"question": "q"}', "'segments': is missing")],
+    [
+        ("{oops", "is not JSON"),
+        ("[]", "expected a JSON object"),
+        (
+            '{"question": "q", "answer": "a"}',
+            "'segments': is missing (found question, answer); a trajectory is what eval",
+        ),
+    ],
 )
 def test_bad_lines(tmp_path, text, words):
     path = tmp_path / "t.jsonl"

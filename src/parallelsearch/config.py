@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -28,18 +28,26 @@ class Settings(BaseModel):
 S = TypeVar("S", bound=Settings)
 
 
-def load(path: str | os.PathLike[str], settings: type[S], overrides: Sequence[str] | Mapping[str, Any] = ()) -> S:
-    """Read `path`, apply `overrides` (`["train.lr=1e-5"]` or `{"train.lr": 1e-5}`) and check everything."""
+def load(
+    path: str | os.PathLike[str],
+    settings: type[S],
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    others: Mapping[str, str] = MappingProxyType({}),
+) -> S:
+    """Read `path`, apply `overrides` (`["train.lr=1e-5"]` or `{"train.lr": 1e-5}`) and check everything. `others`: keys by
+    which a file is known to be another command's, and that command."""
     file = Path(path)
     try:
         with open(file, "rb") as stream:
             values = tomllib.load(stream)
     except FileNotFoundError:
-        raise UsageError(f"there is no file {file}{_nearest_file(file)}") from None
+        raise UsageError(f"there is no file '{file}' (looked in {Path.cwd()}).{_nearest_file(file)}") from None
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} is not TOML: {error}") from error
+    if other := next((command for key, command in others.items() if key in values), None):
+        raise UsageError(f"{file} is a recipe of another command: parallelsearch {other} {file}")
     return parse(values, settings, overrides, source=str(file))
 
 
@@ -102,14 +110,17 @@ def _nearest_file(file: Path) -> str:
 
 
 def _messages(error: ValidationError, settings: type[BaseModel], source: str) -> Iterable[str]:
-    for problem in error.errors():
+    problems = error.errors()
+    last_unknown = {problem["loc"][:-1]: problem["loc"] for problem in problems if problem["type"] == "extra_forbidden"}
+    for problem in problems:
         where = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            known = _known_keys(settings, problem["loc"][:-1])
-            yield (
-                f"{source}: unknown key '{where}'.{nearest(str(problem['loc'][-1]), known)} "
-                f"Known here: {', '.join(sorted(known))}"
-            )
+            *section, name = problem["loc"]
+            known = _known_keys(settings, section)
+            deeper = [] if section else [f"{key}.{name}" for key in known if name in _known_keys(settings, [key])]
+            meant = f" Did you mean '{deeper[0]}'?" if deeper else nearest(str(name), known)
+            there = f" Known here: {', '.join(sorted(known))}" if problem["loc"] in last_unknown.values() else ""
+            yield f"{source}: unknown key '{where}'.{meant}{there}"
         elif problem["type"] == "missing":
             yield f"{source}: '{where}' is missing"
         else:

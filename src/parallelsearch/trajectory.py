@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from parallelsearch import grammar
 from parallelsearch.answers import each, exact_match
 from parallelsearch.errors import DataError, UsageError
-from parallelsearch.files import read_jsonl, to_json, write_lines
+from parallelsearch.files import fields_of, read_jsonl, to_json, write_lines
 from parallelsearch.limits import Prices, goes_in_circles
 from parallelsearch.markup import trajectory_html
 from parallelsearch.retrieval.base import Hit
@@ -587,7 +587,8 @@ def trajectory_from_dict(record: object, path: str = "<record>", line: int | Non
         raise DataError(path, line, f"expected a JSON object, found {type(record).__name__}")
     for name in ("question", "segments"):
         if name not in record:
-            raise DataError(path, line, "is missing", field=name)
+            held = f"is missing ({fields_of(record)}); a trajectory is what eval writes: RUN/trajectories.jsonl"
+            raise DataError(path, line, held, field=name)
     version = record.get("schema_version", SCHEMA_VERSION)
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise DataError(

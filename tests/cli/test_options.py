@@ -1,8 +1,10 @@
-"""Progress where there is no terminal: a line now and then, with what is left, and nothing for short work."""
+"""Progress where there is no terminal: a line now and then, with what is left, and nothing for short work. Notes that fit."""
 
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from parallelsearch.cli import options
 
@@ -75,3 +77,18 @@ def test_a_log_file_of_long_work_has_lines(tmp_path: Path) -> None:
         timeout=400,
     )
     assert "questions" not in quiet.stderr
+
+
+def test_no_command_in_a_note_is_torn_by_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    choice = "policy: gguf:smollm2-135m+parallel (trained, on llama.cpp); for the written replay: --policy demo"
+    for columns, is_terminal, lines in (("80", "1", 2), ("120", "1", 1), ("80", "0", 1)):
+        monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setenv("TTY_COMPATIBLE", is_terminal)
+        options.note(choice)
+        assert len(said := capsys.readouterr().err.splitlines()) == lines
+        assert said[-1].endswith("for the written replay: --policy demo")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    options.searched(None)
+    assert [line for line in capsys.readouterr().err.splitlines() if len(line) > 80] == []

@@ -11,8 +11,10 @@ from small_runs import recipe_in
 
 from parallelsearch import grammar
 from parallelsearch.coldstart import run as coldstart_run
+from parallelsearch.coldstart.recipe import load_coldstart_recipe
 from parallelsearch.coldstart.run import TokenizerEncoder
 from parallelsearch.data.questions import read_questions
+from parallelsearch.errors import UsageError
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.trajectory import read_trajectories
 
@@ -101,3 +103,8 @@ def test_a_real_mixed_question_has_the_room_of_mixed_ones_both_ways(folder: Path
     for mode, calls in (("parallel", 3), ("sequential", 5)):
         (one,) = read_trajectories(folder / "out" / f"{mode}.jsonl")
         assert one.num_llm_calls == calls
+
+
+def test_a_recipe_to_train_by_is_told_with_its_command() -> None:
+    with pytest.raises(UsageError, match="a recipe of another command: parallelsearch train "):
+        load_coldstart_recipe(Path(__file__).parents[2] / "recipes" / "cpu-smoke.toml")

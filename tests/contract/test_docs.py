@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 import typer.main
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 
 from parallelsearch.cli.app import app
 from parallelsearch.data import demo
+from parallelsearch.rollout import Event
 from parallelsearch.trajectory import Trajectory
 
 ROOT = Path(__file__).parents[2]
@@ -160,6 +162,13 @@ def test_the_record_is_described_with_all_its_fields():
     record = (ROOT / "docs" / "trajectories.md").read_text().partition("## The record")[2].partition("\n## ")[0]
     fields = {field.name for field in dataclasses.fields(Trajectory)}
     assert fields - set(re.findall(r"`(\w+)`", record)) == set()
+
+
+def test_every_kind_of_event_is_named_to_those_who_stream():
+    (told,) = re.findall(
+        r"^`event\.kind` is .*?\n\n", (ROOT / "docs" / "integrations.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert [kind for kind in get_args(get_type_hints(Event)["kind"]) if f"`{kind}`" not in told] == []
 
 
 def test_make_demo_shows_a_file_that_is_there():

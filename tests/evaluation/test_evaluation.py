@@ -624,6 +624,11 @@ async def test_an_unfinished_run_is_not_compared_in_silence(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="b is not finished: 4 of 10"):
         compare([a, b])
     assert compare([a, b], allow=["incomplete"], num_resamples=50).num_shared == 4
+    path.write_bytes(b"")  # killed during its first question
+    with pytest.raises(UsageError, match="b is not finished: 0 of 10"):
+        compare([a, b])
+    with pytest.raises(UsageError, match=r"share no question id: .*; b has none"):
+        compare([a, b], allow=["incomplete"])
 
 
 def test_a_comparison_needs_two_run_folders(tmp_path: Path) -> None:

@@ -89,6 +89,17 @@ async def test_the_page_is_whole_escaped_and_alone(tmp_path: Path) -> None:
         ElementTree.fromstring(drawing)
 
 
+async def test_questions_without_a_kind_are_told_why_a_table_is_missing(tmp_path: Path) -> None:
+    run = await make_run(tmp_path / "run", wrong=3)
+    assert "No question has a kind" not in write_report(run).read_text()
+    for name in ("trajectories.jsonl", "rows.jsonl"):
+        text = re.sub(r'"kind": ?"(parallel|single)"', '"kind":null', (run / name).read_text())
+        (run / name).write_text(text)
+    page = write_report(run).read_text()
+    assert "<p>No question has a kind (parallel, sequential, single, mixed).</p>" in page
+    assert "Nothing to show" not in page
+
+
 async def test_questions_that_failed_or_ran_out_of_time_are_named_at_the_top(tmp_path: Path) -> None:
     run = await make_run(tmp_path / "run", wrong=0)
     assert notes_of(read_summary(run)) == []

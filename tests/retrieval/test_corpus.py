@@ -154,6 +154,18 @@ def test_rows_without_ids_are_numbered(tmp_path: Path):
     assert found == [Passage("7", "T", "body")]
 
 
+def test_a_table_without_texts_is_a_passage_a_row(tmp_path: Path):
+    prices = "Artikel;Preis;2025;id;url\nNW-7;12,30;;a;u\n;9,10;4;b;u\n;;;;\n"
+    assert list(read_corpus(write(tmp_path / "prices.csv", prices))) == [
+        Passage("a", "NW-7", "Artikel: NW-7; Preis: 12,30; id: a", "u", metadata={"Artikel": "NW-7", "Preis": "12,30"}),
+        Passage("b", "9,10", "Preis: 9,10; 2025: 4; id: b", "u", metadata={"Preis": "9,10", "2025": "4"}),
+    ]
+    columns: dict[str, list[object]] = {"price": [3, None], "title": ["Saw", None], "in stock": [True, None]}
+    assert list(read_corpus(write_parquet(tmp_path / "a.parquet", columns))) == [
+        Passage("1", "Saw", "price: 3; in stock: True", metadata={"price": 3, "in stock": True})
+    ]
+
+
 def test_a_folder_of_text_files(tmp_path: Path):
     (tmp_path / "sub").mkdir()
     (tmp_path / ".git").mkdir()

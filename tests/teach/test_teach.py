@@ -470,4 +470,10 @@ def test_a_plan_says_where_it_would_stop(settings: dict[str, Any], corpus: Path,
     assert teach_run.num_at_hand(by_rule, passages) == len(teach_run.by_rule(by_rule, passages))
     enough = plan(by_rule, passages, "cpu", by_rule.num_questions + by_rule.num_held_out)
     assert not any("there are only" in line for line in enough.lines())
+    fewer = plan(by_rule, passages, "cpu", by_rule.num_questions + by_rule.num_held_out - 1)
+    assert (
+        f"there are only {fewer.num_at_hand} questions, so {by_rule.num_questions - 1} at most to learn from"
+        in fewer.lines()
+    )
+    assert fewer.num_trained_tokens < enough.num_trained_tokens
     assert teach_run.num_at_hand(TeachSettings(**settings, teacher="demo"), passages) is None

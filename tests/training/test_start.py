@@ -43,6 +43,7 @@ def test_of_several_processes_the_first_speaks(
         ([CLUSTER, "verl.nodes=2"], "Did you mean 'num_nodes'"),
         ([HERE, "--dry-run"], "has no [verl] section"),
         ([SWEEP, "--dry-run"], "has no [verl] section"),
+        ([str(RECIPES / "coldstart-wide.toml")], "a recipe of another command: parallelsearch coldstart "),
     ],
 )
 def test_what_does_not_fit_a_recipe_is_a_message_and_a_status(

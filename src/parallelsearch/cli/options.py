@@ -108,7 +108,7 @@ def chosen(policy: str) -> str:
     from parallelsearch.policy.auto import choose
 
     choice = choose()
-    say(str(choice), err=True)
+    note(str(choice))
     return choice.address
 
 
@@ -116,10 +116,9 @@ def searched(search: str | None, policy: str | None = None) -> str:
     """The address to look in. Who named none may have forgotten it, and would take the embedded corpus for theirs, so that is
     told on standard error; the demo policy, which replays turns over it, needs no such word."""
     if search is None and policy != DEMO:
-        say(
-            f"search: {DEMO} (the embedded corpus, because no --search was given); for Wikipedia: --search "
-            "wikipedia:, for your own pages: --search files:FOLDER_OR_CORPUS",
-            err=True,
+        note(
+            f"search: {DEMO} (the embedded corpus, because no --search was given); for Wikipedia: --search wikipedia:; "
+            "for your own pages: --search files:FOLDER_OR_CORPUS"
         )
     if search is not None:
         _index_files(search)
@@ -231,6 +230,13 @@ def say(text: str, err: bool = False) -> None:
     typer.echo(printable(text), err=err)
 
 
+def note(text: str) -> None:
+    """Say on standard error what a command chose. A terminal that is too narrow gets a line for each part, or it would tear
+    the commands in them."""
+    where = console(stderr=True)
+    say(text.replace("; ", "\n  ") if where.is_terminal and len(text) > where.width else text, err=True)
+
+
 def tell_left_out(report: Mapping[str, Any]) -> None:
     """What of a corpus is not in its index."""
     if report["num_skipped"]:
@@ -243,6 +249,9 @@ def tell_left_out(report: Mapping[str, Any]) -> None:
         number, kinds = sum(others.values()), ", ".join(f"{kind} {count}" for kind, count in others.items())
         files = "file of another kind was" if number == 1 else "files of other kinds were"
         say(f"{number} {files} not read: {kinds}", err=True)
+        if table := next((kind for kind in (".csv", ".tsv", ".parquet") if kind in others), None):
+            both = f"index FOLDER FILE{table}, or --search 'all:files:FOLDER|files:FILE{table}'"
+            say(f"  a table is read where it is named itself: {both}", err=True)
 
 
 def console(stderr: bool = False) -> Console:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from parallelsearch.cli.options import say
+from parallelsearch.cli.options import note, say
 from parallelsearch.cli.terminal import LiveNarrator, safe
 from parallelsearch.errors import ParallelSearchError
 
@@ -47,7 +47,7 @@ Ctrl-C stops the question that is running. What is pasted is one question, also 
 def talk(agent: Agent, answers: Answers, live: Console) -> None:
     """Answer what is typed until the person leaves."""
     typed = Typed()
-    say("question after question; /help shows what there is, Ctrl-D or an empty line leaves", err=True)
+    note("question after question; /help shows what there is, Ctrl-D or an empty line leaves")
     with agent.conversation() as conversation:
         while True:
             is_asked, num_shown = False, answers.num_shown

@@ -120,4 +120,4 @@ class ColdStartRecipe(Settings):
 def load_coldstart_recipe(
     path: str | os.PathLike[str], overrides: Sequence[str] | Mapping[str, Any] = ()
 ) -> ColdStartRecipe:
-    return load(path, ColdStartRecipe, overrides)
+    return load(path, ColdStartRecipe, overrides, others={"train": "train"})

@@ -36,6 +36,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "type": ("query_type", "category", "question_type"),
     "dataset": ("data_source",),
 }
+ANSWER_FIELDS = ("golden_answers", *_ALIASES["golden_answers"])
 _NESTED = ("metadata", "extra_info")
 """Objects that hold more about a question, the first one's fields winning."""
 _HEAVY = frozenset({"context", "passages", "contexts", "prompt", "reward_model"})

@@ -25,7 +25,7 @@ from parallelsearch.data.leaks import find_leaks
 from parallelsearch.data.long_answers import label
 from parallelsearch.data.made import made_set
 from parallelsearch.data.place import DATA_VARIABLE, data_file, data_folder
-from parallelsearch.data.questions import question_from_dict, read_questions, read_records, shipped
+from parallelsearch.data.questions import ANSWER_FIELDS, question_from_dict, read_questions, read_records, shipped
 from parallelsearch.data.sealed import open_sealed
 from parallelsearch.data.sources import SHIPPED, SOURCES, Source, kind_of
 from parallelsearch.errors import DataError, MissingExtraError, UsageError, check_whole, nearest, require
@@ -174,7 +174,11 @@ def _load_one(
     _draw(found, limit, seed)
     num_bare = sum(not question.golden_answers for question in found.questions)
     if num_bare:
-        found.warnings.append(f"{found.name}: {num_bare} questions have no golden answer and can only count as wrong")
+        have = "question has" if num_bare == 1 else "questions have"
+        fields = ", ".join(ANSWER_FIELDS)
+        found.warnings.append(
+            f"{found.name}: {num_bare} {have} no golden answer (none of {fields}) and can only count as wrong"
+        )
     return found
 
 

@@ -137,10 +137,12 @@ def _load(
     _refuse(names[0], unlike, allow)
     rows = [{row.id: row for row in read_rows(folder)} for folder in run_dirs]
     shared = [key for key in rows[0] if all(key in one for one in rows[1:])]
-    if not shared:
-        examples = "; ".join(f"{name} has {', '.join(list(one)[:2])}" for name, one in zip(names, rows, strict=True))
-        raise UsageError(f"these runs share no question id: {examples}")
     warnings = [*_check_complete(names, manifests, rows, allow), *_allowed(names[0], unlike)]
+    if not shared:
+        examples = "; ".join(
+            f"{name} has {', '.join(list(one)[:2]) or 'none'}" for name, one in zip(names, rows, strict=True)
+        )
+        raise UsageError(f"these runs share no question id: {examples}")
     warnings += [
         text for name, one in zip(names, rows, strict=True) if (text := _lost(name, [one[key] for key in shared]))
     ]

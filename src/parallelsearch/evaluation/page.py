@@ -28,6 +28,8 @@ class Section:
     title: str
     tables: Sequence[Table] = field(default_factory=list)
     is_folded: bool = False
+    nothing: str = "Nothing to show."
+    """What is said where no table has a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,10 @@ def _fact(fact: Fact) -> str:
 
 def _section(section: Section) -> str:
     title = html.escape(section.title)
-    tables = "".join(_table(table, title) for table in section.tables if table.rows) or "<p>Nothing to show.</p>"
+    tables = (
+        "".join(_table(table, title) for table in section.tables if table.rows)
+        or f"<p>{html.escape(section.nothing)}</p>"
+    )
     if section.is_folded:
         return f'<details class="folded"><summary>{title}</summary>{tables}</details>'
     return f"<h2>{title}</h2>{tables}"

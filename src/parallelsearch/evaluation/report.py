@@ -363,7 +363,7 @@ def write_group_comparison(comparison: GroupComparison, out_dir: str | os.PathLi
 
 def _sections(views: Sequence[View]) -> list[Section]:
     return [
-        Section("Decomposition by kind", [kind_table(views)]),
+        Section("Decomposition by kind", [kind_table(views)], nothing=f"No question has a kind ({', '.join(KINDS)})."),
         Section("Why answers were wrong", [error_table(views)]),
         Section("More numbers", [detail_table(views)]),
         Section("Set-up", [setup_table(views)], is_folded=True),

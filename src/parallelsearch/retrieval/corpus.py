@@ -46,6 +46,8 @@ Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Iterable[Pa
 _COLUMNS = ("id", "title", "text", "contents", "url", "date")
 _FIELDS, _WITHOUT_DATE = frozenset(_COLUMNS), frozenset(_COLUMNS) - {"date"}
 _WORD = re.compile(rf"[{CJK}]|[^\s{CJK}]+")
+_NUMBER = re.compile(r"[-+]?\d[\d.,]*")
+"""What names no first column: the table has no header. Others may be called 2025."""
 
 # ---- records ---------------------------------------------------------------------------------------------------------
 
@@ -117,8 +119,8 @@ def _passages(path: Path, records: Iterable[tuple[int, Any]], on_bad: OnBad | No
 
 
 def _columns(header: Sequence[str], path: Path) -> dict[str, int]:
-    """Where each column is. The names of a passage's fields are compared without case and spaces; others are metadata, but
-    for two with one name."""
+    """Where each column is, in their order. The names of a passage's fields are compared without case and spaces; others are
+    metadata, but for two with one name."""
     names = [name.strip().lower() for name in header]
     if not {"text", "contents"} & set(names):
         names = ["text" if name == "content" else name for name in names]
@@ -128,12 +130,27 @@ def _columns(header: Sequence[str], path: Path) -> dict[str, int]:
             problem = f"expected one column '{name}', found {names.count(name)} ({held}); rename or remove the others"
             raise DataError(str(path), 1, problem, field=name)
     found = {name: names.index(name) for name in _COLUMNS if name in names}
-    if "text" not in found and "contents" not in found:
+    if not {"text", "contents"} & found.keys() and (len(set(names)) < 2 or _NUMBER.fullmatch(names[0])):
         held = ", ".join(names)[:200] or "nothing"
-        raise DataError(str(path), 1, f"expected a column 'text' (and id, title), found: {held}", field="text")
+        problem = f"expected a column 'text' (and id, title), or several with a name each, found: {held}"
+        raise DataError(str(path), 1, problem, field="text")
     others = [(one.strip(), at) for at, one in enumerate(header) if names[at] and names[at] not in _FIELDS]
     numbers = Counter(name for name, _ in others)
-    return {**{name: at for name, at in others if numbers[name] == 1}, **found}
+    columns = {**{name: at for name, at in others if numbers[name] == 1}, **found}
+    return dict(sorted(columns.items(), key=lambda column: column[1]))
+
+
+def _row(record: dict[str, Any], id: str) -> dict[str, Any] | None:
+    """The record of a row. Where the table has no text, as a price list, that is its columns with their names, and the title
+    is the first of them that says something; a row without anything is None, since spreadsheets write such at the end."""
+    if record.keys() & {"text", "contents"}:
+        return {"id": id, **record}
+    said = {name: value for name, value in record.items() if name != "url" and value is not None and str(value).strip()}
+    if not said:
+        return None
+    title = said.pop("title", None) or next((said[name] for name in said if name not in ("id", "date")), "")
+    text = "; ".join(f"{name}: {str(value).strip()}" for name, value in said.items())
+    return {"id": id, **record, "title": str(title).strip(), "text": text}
 
 
 def _read_csv(path: Path, on_bad: OnBad | None, before: str) -> Iterator[tuple[int, Any]]:
@@ -142,9 +159,8 @@ def _read_csv(path: Path, on_bad: OnBad | None, before: str) -> Iterator[tuple[i
     names, rows = read_table(path, on_bad)
     columns = _columns(names, path)
     for line, row, values in rows:
-        record: dict[str, Any] = {name: values[at] for name, at in columns.items()}
-        record.setdefault("id", f"{before}{row}")
-        yield line, record
+        if record := _row({name: values[at] for name, at in columns.items()}, f"{before}{row}"):
+            yield line, record
 
 
 def _read_parquet(path: Path, before: str) -> Iterator[tuple[int, Any]]:
@@ -156,9 +172,8 @@ def _read_parquet(path: Path, before: str) -> Iterator[tuple[int, Any]]:
     for batch in file.batches(list(columns.values())):
         for found in batch:
             row += 1
-            record = {name: found[column] for name, column in columns.items()}
-            record.setdefault("id", f"{before}{row}")
-            yield row, record
+            if record := _row({name: found[column] for name, column in columns.items()}, f"{before}{row}"):
+                yield row, record
 
 
 # ---- folders of documents --------------------------------------------------------------------------------------------

@@ -59,6 +59,8 @@ class Plan:
     num_at_hand: int | None = None
     """Questions that there are before any is checked, where that is known."""
     num_needed: int = 0
+    num_learned: int = 0
+    """Of the questions to learn from as many as there can be, or all where there are so few that it would stop."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,10 +79,12 @@ class Plan:
             )
         if_enough = ""
         if self.num_at_hand is not None and self.num_at_hand < self.num_questions + self.num_held_out:
-            lines.append(f"there are only {self.num_at_hand} questions")
+            lines.append(f"there are only {self.num_at_hand} questions, ")
             if self.num_at_hand < self.num_needed:
-                lines[-1] += f", and {self.num_needed} must pass the checks, so it would stop; {WAYS_OUT[self.source]}"
+                lines[-1] += f"and {self.num_needed} must pass the checks, so it would stop; {WAYS_OUT[self.source]}"
                 if_enough = "with enough of them "
+            else:
+                lines[-1] += f"so {self.num_learned} at most to learn from"
         lines.append(
             f"{if_enough}about {self.num_trained_tokens:,} tokens of training and two evaluations: {self.minutes:.0f} "
             f"minutes on this machine ({'a GPU' if self.device == 'cuda' else 'no GPU'})"
@@ -100,7 +104,11 @@ def plan(settings: TeachSettings, passages: Sequence[Passage], device: str, num_
         calls = round(2 * tries)
         read = round(tries * (2 * shown + PROMPT_TOKENS + 80))
         written = round(tries * (REPLY_TOKENS + CHECK_TOKENS))
-    trained = round(settings.num_questions * TOKENS_PER_TRAJECTORY * settings.epochs)
+    needed = settings.min_trajectories + settings.num_held_out
+    learned = settings.num_questions
+    if num_at_hand is not None and num_at_hand >= needed:
+        learned = min(learned, num_at_hand - settings.num_held_out)
+    trained = round(learned * TOKENS_PER_TRAJECTORY * settings.epochs)
     minutes = trained / TRAINED_TOKENS_PER_S[device] / 60 + 2 * settings.num_held_out / ASKED_PER_S[device] / 60
     prices = settings.price_list
     return Plan(
@@ -116,5 +124,6 @@ def plan(settings: TeachSettings, passages: Sequence[Passage], device: str, num_
         minutes=minutes,
         device=device,
         num_at_hand=num_at_hand,
-        num_needed=settings.min_trajectories + settings.num_held_out,
+        num_needed=needed,
+        num_learned=learned,
     )

@@ -406,7 +406,7 @@ def trl_options(recipe: Recipe, options: Mapping[str, Any], config: type[Any]) -
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] | Mapping[str, Any] = ()) -> Recipe:
     """Read and check a recipe; `overrides` as `["train.lr=1e-5"]` or `{"train.lr": 1e-5}`."""
-    return load(path, Recipe, overrides)
+    return load(path, Recipe, overrides, others={"sources": "coldstart"})
 
 
 def parse_recipe(values: Mapping[str, Any], overrides: Sequence[str] | Mapping[str, Any] = ()) -> Recipe:
