@@ -64,6 +64,7 @@ def test_several_calls_of_one_message_are_one_turn() -> None:
         (Call("1", "search", "[" * 100_000), "bad_arguments"),
         (Call("1", "search", '{"queries": []}'), "empty_search"),
         (Call("1", "search", '{"queries": ["", " ", 3, null]}'), "empty_search"),
+        (Call("1", "search", '{"queries": ["...", "..."]}'), "empty_search"),
         (Call("1", "search", "{}"), "empty_search"),
     ],
 )

@@ -292,7 +292,8 @@ def _queries(call: Call) -> tuple[list[str], str | None]:
         record = [record]
     if not isinstance(record, list):
         return [], "bad_arguments"
-    queries = [item for item in _items(record) if isinstance(item, str) and item.strip()]
+    # One without a word is the `...` of what it was told to call.
+    queries = [item for item in _items(record) if isinstance(item, str) and any(map(str.isalnum, item))]
     return queries, None if queries else "empty_search"
 
 
