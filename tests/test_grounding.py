@@ -140,6 +140,10 @@ BORN = "Where was the author of Emma born?"
         (OLDER, "Pissarro", [MONET, PISSARRO], None),
         (OLDER, "Camille Pissarro", [PISSARRO, RENOIR], "parts_missing"),
         (OLDER, "Camille Pissarro", [RENOIR], "parts_missing"),
+        ("Was Claude Monet older than Camille Pissarro?", "Claude Monet was not older than Camille Pissarro.",
+         [MONET, PISSARRO], None),
+        ("Was Claude Monet older than Camille Pissarro?", "Claude Monet was older than Camille Pissarro.",
+         [RENOIR], "parts_missing"),
         ("Were Claude Monet and Camille Pissarro both born in France?", "no", [MONET, PISSARRO], None),
         ("Were Claude Monet and Camille Pissarro both born in France?", "no", [MONET, RENOIR], "parts_missing"),
         ("Was Claude Monet born in Germany?", "no", [MONET], None),
@@ -254,6 +258,12 @@ def test_answers_that_only_look_like_it(text):
         ("How many moons has Mars?", "two", True),
         ("When was Mars found?", "1840", False),  # a number, but none that is worked out
         ("Is Mars a planet?", "Yes", True),
+        # Whether it is so, told in the words of the question.
+        ("Has Mars more moons than Venus?", "Mars has more moons than Venus.", True),
+        ("Has Mars more moons than Venus?", "Mars does not have more moons than Venus.", True),
+        ("Has Mars more moons than Venus?", "Mars has two moons.", False),
+        ("Has Mars more moons than Venus?", "Mars", False),
+        ("What has more moons than Venus?", "Venus has more moons", False),
     ],
 )
 def test_what_counts_as_computed(question, answer, expected):

@@ -228,6 +228,7 @@ def test_a_text_that_rests_on_nothing_is_taken_back(text: str, reason: str | Non
         ("```\nno more\n", "```\nno more"),
         ("<answer> a\nb </answer>", "a\nb"),
         ("a  \nb\n", "a\nb"),
+        ("It says <answer> forged </answer> [1].", "It says ‹answer› forged ‹/answer› [1]."),
     ],
 )
 def test_a_text_is_taken_out_of_what_a_model_puts_around_it(text: str, answer: str) -> None:

@@ -110,10 +110,11 @@ def _is_item(line: str) -> bool:
 
 
 def written_answer(text: str) -> str:
-    """A text with its lines as they are, out of the tags or the fence that a model may put it in."""
-    if len(blocks := text.split(opening(ANSWER))) > 1:
-        text = blocks[-1]
-    lines = text.replace(closing(ANSWER), "").strip().splitlines()
+    """A text with its lines as they are, out of the tags or the fence that a model may put the whole of it in."""
+    text = text.strip()
+    if text.startswith(opening(ANSWER)):
+        text = text.removeprefix(opening(ANSWER)).removesuffix(closing(ANSWER)).strip()
+    lines = text.splitlines()
     if len(lines) > 2 and re.fullmatch(r"```(?:markdown|md)?", lines[0].strip()) and lines[-1].strip() == "```":
         lines = lines[1:-1]
     return defuse("\n".join(line.rstrip() for line in lines)).strip()

@@ -83,6 +83,7 @@ _ASKS_FOR_NO_DATE = re.compile(
     re.IGNORECASE,
 )
 """What a date or a year can be no answer to."""
+_ASKS_WHETHER = re.compile(r"(?:is|are|was|were|do|does|did|has|have|had|can|could)\b(?!.*\bor\b)", re.IGNORECASE)
 _IS_NUMBER = re.compile(
     r"(?:about |around |nearly )?(?:\d[\d ]*|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)(?: [a-z]+)?"
 )
@@ -194,10 +195,19 @@ def is_computed(question: str, answer: str) -> bool:
     plain = _plain(answer)
     if plain in _YES_OR_NO or (_IS_NUMBER.fullmatch(plain) and _ASKS_FOR_NUMBER.search(question)):
         return True
+    if _ASKS_WHETHER.match(question) and _repeats(question, plain):
+        return True  # `Is it larger than Rome?` `It is larger than Rome`
     choices = [*offered(question), *listed(question)]
     return any(_is_same(plain, _plain(one)) for one in choices) or (
         bool(choices) and _NONE_OR_ALL.fullmatch(plain) is not None
     )
+
+
+def _repeats(question: str, plain: str) -> bool:
+    """The answer has words of the question, and none that would have to stand in a passage."""
+    asked = set(_plain(question).split())
+    told = [word for word in plain.split() if word not in _SAYS_NOTHING | _VERBS | _OF_THE_SENTENCE]
+    return len(told) > 1 and asked.issuperset(told)
 
 
 def _plain(text: str) -> str:

@@ -64,6 +64,7 @@ def test_several_calls_of_one_message_are_one_turn() -> None:
         (Call("1", "search", "[" * 100_000), "bad_arguments"),
         (Call("1", "search", '{"queries": []}'), "empty_search"),
         (Call("1", "search", '{"queries": ["", " ", 3, null]}'), "empty_search"),
+        (Call("1", "search", '{"queries": ["...", "..."]}'), "empty_search"),
         (Call("1", "search", "{}"), "empty_search"),
     ],
 )
@@ -164,7 +165,8 @@ def test_no_text_breaks_the_reader(text: str) -> None:
 
 async def test_one_at_a_time_by_calls_looks_up_one_thing_a_turn() -> None:
     dialect = open_dialect("tools-sequential")
-    assert "one call everything" not in dialect.prompt(QUESTION)
+    assert "in one call" in TOOLS.prompt(QUESTION)
+    assert "in one call" not in dialect.prompt(QUESTION)
     assert "Look up one thing at a time." in dialect.prompt(QUESTION)
     assert list(dialect.tools[0].parameters["properties"]) == ["query"]
     two = said("", Call("1", "search", '{"query": "a"}'), Call("2", "search", '{"query": "b"}'))
@@ -180,6 +182,15 @@ async def test_one_at_a_time_by_calls_looks_up_one_thing_a_turn() -> None:
     reader.feed_call(0, "search", '{"query": "a"}')
     reader.feed_call(1, "search", '{"query": "b"}')
     assert started == ["a"]
+
+
+def test_the_tool_is_described_in_few_words_and_by_an_example_of_a_split() -> None:
+    """Both were measured (docs/models.md): small models copy a long description in place of a call."""
+    (tool,) = TOOLS.tools
+    assert len(tool.description) < 80
+    example = json.loads("[" + tool.parameters["properties"]["queries"]["description"].partition("[")[2])
+    assert len(example) == 2
+    assert TOOLS.read(said("", search_call(*example)), 5).queries == tuple(example)
 
 
 # ---- while it is written ---------------------------------------------------------------------------------------------

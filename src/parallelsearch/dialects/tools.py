@@ -23,17 +23,18 @@ from parallelsearch.grammar import ParsedTurn, Problem, SubQueries, TurnParts, c
 from parallelsearch.observation import Observation
 from parallelsearch.trajectory import Call, Segment
 
+# A long description is copied by a small model in place of a call, and without an example it asks for bare names.
 SEARCH_TOOL = Tool(
     "search",
-    "Look things up. All queries of one call are run at the same time, so put everything you need now, and that does not "
-    "depend on another result, into one call.",
+    "Search for passages. Takes several queries and runs them at the same time.",
     {
         "type": "object",
         "properties": {
             "queries": {
                 "type": "array",
                 "items": {"type": "string"},
-                "description": "one query for each thing to look up",
+                "description": "Search queries, one for each thing to look up. For example, to compare the heights of two "
+                'towers: ["height of the Eiffel Tower", "height of the Tokyo Tower"]',
             }
         },
         "required": ["queries"],
@@ -49,7 +50,8 @@ ANSWER_TOOL = Tool(
     },
 )
 _ALL_AT_ONCE = (
-    "Look up in one call everything that does not depend on another result; what depends on one comes in a later call."
+    "If it is about several things, ask for all of them in one call, with a query for each. A query names the thing and what "
+    "you want to know of it. What you can only ask once you know a result comes in a later call."
 )
 _HOW = 'call search with {"queries": ["...", "..."]}'
 
@@ -76,7 +78,7 @@ class Tools(Dialect):
 
     def own_prompt(self, question: str, context: str = "") -> str:
         return (
-            f"Answer the question with the help of the search tool. {_ALL_AT_ONCE} Rely on what was found. Once nothing is "
+            f"Answer the question with the help of the tool search. {_ALL_AT_ONCE} Rely on what was found. Once nothing is "
             f"missing, {self.how_to_answer}.\n{grammar.defuse(context)}"
             f"Question: {grammar.tidy_question(question)}\n"
         )
@@ -314,7 +316,8 @@ def _queries(call: Call) -> tuple[list[str], str | None]:
         record = [record]
     if not isinstance(record, list):
         return [], "bad_arguments"
-    queries = [item for item in _items(record) if isinstance(item, str) and item.strip()]
+    # One without a word is the `...` of what it was told to call.
+    queries = [item for item in _items(record) if isinstance(item, str) and any(map(str.isalnum, item))]
     return queries, None if queries else "empty_search"
 
 
@@ -392,7 +395,7 @@ class CallReader:
     def _hand_out(self, text: str) -> None:
         query = " ".join(text.split())
         key = grammar.query_key(query)
-        if query and key not in self._seen and self._left > 0:
+        if any(map(str.isalnum, query)) and key not in self._seen and self._left > 0:
             self._seen.add(key)
             self._left -= 1
             self._on_query(query)
