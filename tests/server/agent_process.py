@@ -72,7 +72,7 @@ TURNS = {
     ],
     COMPARED: [
         grammar.render_turn("Two things.", queries=["capital of France", "capital of Italy"]),
-        grammar.render_turn("I have both.", answer="Paris"),
+        grammar.render_turn("I have both.", answer="Seine and Tiber"),
     ],
     WEB: [
         grammar.render_turn("I look.", queries=["Zürich capital"]),

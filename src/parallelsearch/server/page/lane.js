@@ -227,6 +227,8 @@ export class Lane {
       if (!turn.hasSearched) turn.thought.textContent = turn.thoughts.trim(); // what was said stands above, as the answer
       turn.thought.hidden = !turn.thought.textContent;
     });
+    const reading = summary.written ? this.turns.get(summary.turns.length) : null;
+    if (reading) reading.thought.textContent = reading.thoughts.trim(); // the text stands above
     for (const query of this.queries.values()) {
       if (query.bar.endS === null) this.waterfall.end(query.bar, query.bar.startS, summary.elapsed_s);
     }
