@@ -109,7 +109,7 @@ _COMPARES_TWO = "earlier|later|older|younger|newer|more|longer|larger|bigger|hig
 _UPPER = "".join(filter(str.isupper, map(chr, range(0x250))))
 _CAPITAL = re.compile(rf"[\"'“‘(]*[0-9{_UPPER}]|[\"“]")
 _QUOTED = re.compile(r"\"[^\"]+\"|“[^”]+”")
-_SENTENCE_END = re.compile(r"(?:[?!]|(?<=[^\s.]{3})\.)[\"”]?\s+(?!(?:or|and|&)\s)")
+_SENTENCE_END = re.compile(r"(?:[?!]|(?<=[^\s.]{3})(?<!Mrs)\.)[\"”]?\s+(?!(?:or|and|&)\s)")
 """Not after a letter or two: `St. Barnabas` and `J. P. McGowan` go on, and so does `Auntie Roo? or ...`."""
 _MARK = r"(?:\(?[a-z0-9]\)|•)"
 _JOINT = re.compile(r",?\s+(and|or|nor|&)\s+")
@@ -122,8 +122,9 @@ _SAID = (
 _SAYS = re.compile(rf"\b(?:{_VERBS}|{_ASKING}|{_SAID}|first|last|most|fewest|{_COMPARES_TWO})\b")
 """A clause has such a word in small letters, and a name hardly ever."""
 _END = re.compile(
-    rf"[?!;](?:\s|\Z)|\.{{2}}|:\s(?![{_UPPER}0-9])|:\sI\s|\s[-–—]\s(?![{_UPPER}])|,?\s(?:{_VERBS}|am|{_ASKING}|{_SAID}|each|all|"
-    r"either|got|please|in mind|that (?:is|are|was|were|has|have|had|died|belongs?)|"
+    rf"[?!;](?:\s|\Z)|\.{{2,}}(?!\s[{_UPPER}])|:\s(?![{_UPPER}0-9])|:\sI\s|\s[-–—]\s(?![{_UPPER}])|,?\s(?:{_VERBS}|am|{_ASKING}|{_SAID}|each|all|"
+    r"either|got|closer|older|younger|larger|longer|higher|please|in mind|"
+    r"that (?:is|are|was|were|has|have|had|died|belongs?)|"
     r"(?:of|from|in|to|for|on|at) (?:the |a )?(?:same|different))\b"
 )
 """Where the last name of a row ends, and what is said of them all begins."""
@@ -176,7 +177,7 @@ _OPENS_ROW = re.compile(
 )
 _ENDS_ROW = re.compile(rf"\Z|[?:.]|\s[-–—]\s|,?\s(?:{_ASKING}|are|is|were|was)\b")
 _BOUNDS = words_of("after before since until in by than from to")
-_INSIDE = _LINKS | words_of("o' is")
+_INSIDE = _LINKS | words_of("o' is v.")
 _NO_NAME = _INSIDE | words_of("into one ones then")
 _SHORT_WORDS, _MOST_WORDS, _MOST_NAMES, _MOST_CHARS = 4, 9, 50, 2_000
 """What is longer is no name; more names in a row, and what follows so many characters, are not read."""
@@ -346,7 +347,11 @@ def _cased_end(piece: str, is_or: bool) -> str:
     words = piece.split(" ")
     opens = words[0].lower() in _OPENERS or words[:2] == ["In", "between"]
     capitals = [number for number, word in enumerate(words) if _CAPITAL.match(word) and (number or not opens)]
-    if not capitals or len(words) - capitals[-1] > 4 or _SAYS.search(" ".join(words[capitals[-1] + 1 :])):
+    if (
+        not capitals
+        or len(words) - capitals[-1] > (2 if is_or else 4)
+        or _SAYS.search(" ".join(words[capitals[-1] + 1 :]))
+    ):
         return ""
     start = capitals[0]
     lead, name = words[opens:start], words[start:]
@@ -462,8 +467,8 @@ _ASKS_IF = re.compile(rf":\s(?:{_VERBS}|am|every|each|all|both|none|neither|not)
 _COUNTS = re.compile(r"\bhow (?:many|much)\b|\bwhat number\b|\beach\b|\bevery\b", re.IGNORECASE)
 _ASKS_WHICH = re.compile(r"\b(?:which|who|whose|those)\b|\bthe (?:\w{2,}est|newer|older|most|less)\b", re.IGNORECASE)
 _ASKS_OF = re.compile(
-    r"(?:one of|of|out of|(?:in )?between|among(?:st)?|compare|take|consider|given|with|if i)\b[^,:?]*|"
-    r"(?:.*\s)?(?:(?:which|who|those|ones|one|\w+est)(?: \w+)? of|out of|among(?:st)?|between|whether)(?: [\w-]+){0,4}\s+|"
+    r"(?:one of|of|out of|(?:in )?between|among(?:st)?|compare|take|consider|given|with|if i)\b[^,:?]*,?\s*|"
+    r"(?:.*\s)?(?:(?:which|who|those|ones|one|\w+est)(?: \w+)? of|out of|among(?:st)?|between|whether)(?: [\w-]+){0,4},?\s+|"
     r".*:\s*(?:the(?: [\w-]+){1,2}\s+)?",
     re.IGNORECASE,
 )
@@ -502,11 +507,9 @@ def _is_choice(row: _Row, text: str) -> bool:
     asked = text.replace(row.written, "").replace(row.called[-1], "")
     if _COUNTS.search(asked) or not _ASKS_WHICH.search(asked):
         return False
-    if (
-        before.lower().endswith(" between") and before.lower() != "in between"
-    ):  # "The border between A and B" offers nothing
+    if before.endswith(" between") and not re.search(r"\b(?:in|which|who|one) between$", before, re.IGNORECASE):
         return not row.after and _cased_start(row.names[-1]) == row.names[-1]
-    is_compared = before.endswith(",") and _COMPARES.search(before)
+    is_compared = _COMPARES.search(before) if before.endswith(",") else before.endswith(" first")
     return not before or bool(is_compared) or _ASKS_OF.fullmatch(row.before) is not None
 
 
