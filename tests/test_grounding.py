@@ -184,6 +184,12 @@ BORN = "Where was the author of Emma born?"
          [MONET, PISSARRO, CEZANNE], None),
         ("Compare Claude Monet, Camille Pissarro and Paul Cezanne. Which one was born first?", "Camille Pissarro",
          [MONET, PISSARRO, RENOIR], "parts_missing"),
+        # In small letters, too, a name ends where something is said of it.
+        ("is each of claude monet and camille pissarro a painter?", "yes", [MONET, PISSARRO], None),
+        ("was each of claude monet and camille pissarro born before 1900?", "yes", [MONET, PISSARRO], None),
+        ("was each of claude monet and camille pissarro born before 1900?", "yes", [MONET, RENOIR], "parts_missing"),
+        ("were claude monet, camille pissarro and paul cezanne born before 1900", "yes", [MONET, PISSARRO, CEZANNE], None),
+        ("were claude monet, camille pissarro and paul cezanne born before 1900", "yes", [MONET, PISSARRO, RENOIR], "parts_missing"),
         # A date is no place and no person, though it stands there.
         ("Where was Auguste Renoir born?", "1841", [RENOIR], "unsupported"),
         ("In which city was Auguste Renoir born?", "1841", [RENOIR], "unsupported"),

@@ -198,6 +198,7 @@ def test_numbers_are_held_to_the_passages_named_behind_them(text: str, missing: 
         ("| Monet | 14 November 1840 | painter |\n| Pissarro | 1830 | 2 |", [1, 2]),
         ("Claude Monet was born in 1841.", []),
         ("He was born then.", []),
+        ("# Camille Pissarro\n| Claude | Monet |\n|---|---|\n| Pissarro | 1830 |", [2]),
         ("I cannot say.", []),
     ],
 )

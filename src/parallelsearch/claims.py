@@ -26,6 +26,8 @@ _NAMED = re.compile(r"\[\d{1,4}(?:\s*+,\s*+\d{1,4})*\](?:(?:,|;| and)?\s*+\[\d{1
 """Passages named behind a statement: `[1]`, `[1, 3]`, `[1][3]`, `[1] and [3]`."""
 _MARK_OF_LINE = re.compile(r"^\s*(?:\d{1,3}[.)]\s|[-*+>#|]+\s)+")
 """What begins an item of a list, a heading or a row, and says nothing."""
+_RULE = re.compile(r"\s*\|?[\s|:]*-[\s|:-]*")
+"""The line below the head of a table."""
 _EDGE = " \t.,;:|*_'’\"“”()"
 _MONTH_AND_DAY = re.compile(r"\d\d-\d\d")
 """How a date is written to be compared with another; no page writes it so."""
@@ -74,7 +76,10 @@ def bearers(text: str, passages: Mapping[int, str]) -> list[int]:
     more, each has the numbers and two thirds of all."""
     words = {number: set(split_words(passage)) for number, passage in passages.items()}
     found = set()
-    for line in text.splitlines():
+    lines = text.splitlines()
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        if line.lstrip().startswith("#") or _RULE.fullmatch(below):
+            continue  # what heads a text or a table states nothing
         for said in _SENTENCE_END.split(_MARK_OF_LINE.sub("", line)):
             tokens = [token.strip(_EDGE) for token in _TOKEN.findall(said)]
             capitals = {word for token in tokens if token[:1].isupper() for word in split_words(token)} - STOP_WORDS

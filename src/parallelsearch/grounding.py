@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 
 from parallelsearch.answers import normalise, says_not_found
 from parallelsearch.claims import Note, bearers, doubts, misread_notes
-from parallelsearch.data.alternatives import EDGE, compared, listed, names_in, offered, words_of
+from parallelsearch.data.alternatives import EDGE, listed, names_in, offered, words_of
 from parallelsearch.errors import stopped
 from parallelsearch.grammar import PromptMode, one_line
 from parallelsearch.retrieval.metadata import place_of
@@ -45,8 +45,8 @@ _ASKED = words_of(
     "born birth died death year date first last older younger oldest youngest wrote made called same both today currently"
 )
 """Words that say what is asked of a thing, and not of which."""
-_NEXT_SENTENCE = re.compile(r"[?!]\s|(?<=[^\s.][^\s.])\.\s")
-"""What follows a list may stand at its last thing: `B? Please look them up.`"""
+_LIST = 3
+"""So many things side by side are a list, of which any may be the answer: `Where were A and B born?` asks for neither."""
 _VERBS = words_of("is was are were has had")
 _OF_THE_SENTENCE = words_of(
     "yes no based according answer both however therefore thus so hence although though while also overall finally "
@@ -197,7 +197,8 @@ def is_computed(question: str, answer: str) -> bool:
         return True
     if _ASKS_WHETHER.match(question) and _repeats(question, plain):
         return True  # `Is it larger than Rome?` `It is larger than Rome`
-    choices = [*offered(question), *listed(question)]
+    names = listed(question)
+    choices = [*offered(question), *(names if len(names) >= _LIST else [])]
     return any(_is_same(plain, _plain(one)) for one in choices) or (
         bool(choices) and _NONE_OR_ALL.fullmatch(plain) is not None
     )
@@ -350,13 +351,10 @@ class _Evidence:
         self._texts = {source.number: f" {_plain(f'{source.title} {source.text}')} " for source in sources}
         self._links = {name for query in trajectory.queries for name in names_in(query.text)}
         self._links |= {source.title for source in sources if source.title}
-        # What a computed answer is computed from: all of a list, all alternatives, or both things compared; else one name is
-        # enough, for the others say what is asked of it ("Is Cairo in Africa?").
+        # What a computed answer is computed from: all that stands side by side; else one name is enough, for the others say
+        # what is asked of it ("Is Cairo in Africa?").
         self._parts = listed(self.question)
-        self.is_list = bool(self._parts)
-        self._parts = self._parts or [one for one in offered(self.question) if one.lower() not in _YES_OR_NO]
-        self._parts = self._parts or list(next(compared(self.question), ()))
-        self._parts = [_NEXT_SENTENCE.split(part, maxsplit=1)[0] for part in self._parts]
+        self.is_list = len(self._parts) >= _LIST
         self._compares = bool(self._parts)
         self._parts = self._parts or names_in(self.question)
         self._asked = {_plain(name) for name in names_in(self.question)}

@@ -87,7 +87,9 @@ def names_keys(question: str, titles: Sequence[str] | None, kind: Kind | None) -
     if kind is not None and NEEDS[kind].should_split:
         names = offered(question)
         is_choice = len(names) > 1 and set(names) != {"yes", "no"}
-        keys.add(names_key(names if is_choice else next(compared(question), ())))
+        keys.add(names_key(next(compared(question), ())))
+        if is_choice:
+            keys.add(names_key(names))
     return keys - {""}
 
 
