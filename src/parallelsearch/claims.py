@@ -26,7 +26,7 @@ _NAMED = re.compile(r"\[\d{1,4}(?:\s*+,\s*+\d{1,4})*\](?:(?:,|;| and)?\s*+\[\d{1
 """Passages named behind a statement: `[1]`, `[1, 3]`, `[1][3]`, `[1] and [3]`."""
 _MARK_OF_LINE = re.compile(r"^\s*(?:\d{1,3}[.)]\s|[-*+>#|]+\s)+")
 """What begins an item of a list, a heading or a row, and says nothing."""
-_RULE = re.compile(r"\s*\|?[\s|:]*-[\s|:-]*")
+_RULE = re.compile(r"[\s|:]*+-[\s|:-]*+")
 """The line below the head of a table."""
 _EDGE = " \t.,;:|*_'’\"“”()"
 _MONTH_AND_DAY = re.compile(r"\d\d-\d\d")

@@ -183,7 +183,7 @@ def _answer_line(trajectory: Trajectory, tells_error: bool) -> Text:
 def _written_answer(trajectory: Trajectory, cited: Cited) -> list[RenderableType]:
     """A text as its Markdown means it, its sources, and what a person should look at. Links would hide where they lead."""
     text = "\n".join(safe(line) for line in cited.text.splitlines())
-    parts: list[RenderableType] = [Padding(Markdown(text, hyperlinks=False), (1, 0)), Text("sources", style="bold")]
+    parts: list[RenderableType] = [Markdown(text, hyperlinks=False), Text("sources", style="bold")]
     parts += [Text(f"  {_citation(one)}") for one in cited.citations]
     for doubt in cited.doubts[:_MAX_DOUBTS]:
         missing = ", ".join(doubt.missing)

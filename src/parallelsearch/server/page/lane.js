@@ -37,6 +37,7 @@ export function worded(text) {
 
 const seconds = (value) => `${value.toFixed(2)} s`;
 export const counted = (n, one, many) => `${n} ${n === 1 ? one : many}`;
+const STATES = "has what it states";
 const BASES = { cited: "named by the answer", contains_answer: "holds the answer's words", about_part: "about a thing asked for" };
 const readBy = ({ model, own_answer: own, error }) =>
   error ? `${model} was to read and answer, but failed (${error}); this is the policy's own answer.` : `Read by ${model}. The policy's own answer: ${own || "none"}`;
@@ -247,8 +248,9 @@ export class Lane {
   showAnswer(summary, content) {
     const none = { max_turns: "No answer within the turns allowed.", max_tokens: "No answer: no room left.", timeout: "No answer in time." };
     const text = content || none[summary.stop] || "No answer.";
-    const cited = new Map(summary.citations.map((citation) => [citation.number, BASES[citation.basis]]));
     const isWritten = content && summary.written && !summary.abstained;
+    const why = (basis) => (isWritten && basis !== "cited" ? STATES : BASES[basis]);
+    const cited = new Map(summary.citations.map((citation) => [citation.number, why(citation.basis)]));
     const words = isWritten ? rendered(text, (number) => (cited.has(number) ? this.idOf(number) : null)) : worded(text);
     if (!content || summary.abstained) words.classList.add("none");
     this.answerBox.className = summary.abstained ? "answer not-found" : content ? "answer" : "answer none";
