@@ -100,7 +100,7 @@ class LoopThread:
     it is, for messages."""
 
     def __init__(self, what: str) -> None:
-        self.what, self.is_stopped = what, False
+        self.what, self.is_stopped, self.is_ending = what, False, False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -128,6 +128,7 @@ class LoopThread:
 
     def end_calls(self) -> None:
         """End what is under way: who waits for it is told."""
+        self.is_ending = True
         for future in list(self._under_way):
             future.cancel()
 
@@ -194,7 +195,13 @@ class BlockingEventStream(Iterator[Event]):
         return self._events.trajectory
 
     def __next__(self) -> Event:
-        event = None if self._events.is_over else self._loop.run(self._events.next_event())
+        event = None
+        if not self._events.is_over:
+            try:
+                event = self._loop.run(self._events.next_event())
+            except UsageError:
+                if not (self._loop.is_ending and self._events.is_over):  # else the agent was closed, and it with that
+                    raise
         if event is None:
             raise StopIteration
         return event
@@ -403,6 +410,7 @@ class Agent:
         used in a `with` block closes itself. Of two that close it, in whatever thread, the second waits for the first."""
         with self._closing:
             if self._loop.is_running or not self._is_closed:  # one that never asked holds a policy and a search, too
+                self._loop.submit(self._end_streams()).result(timeout=30)  # who reads one sees its end, and no error
                 self._loop.end_calls()  # before what they use is closed
                 self._loop.submit(self.aclose()).result(timeout=30)
                 self._loop.stop()
@@ -413,14 +421,17 @@ class Agent:
         while (closer := self._next_closer(mine)) is not mine:
             await asyncio.shield(asyncio.wrap_future(closer))  # who no longer waits does not end it for others
         try:
-            for stream in list(self._streams):
-                await stream.aclose()
+            await self._end_streams()
             for one in [*self._opened, *await asyncio.to_thread(self._loaded_twins)]:
                 await one.aclose()
         finally:
             mine.set_result(None)
         if not self._loop.is_running:  # nothing to wait for; it shall not start any more
             self._loop.stop()
+
+    async def _end_streams(self) -> None:
+        for stream in list(self._streams):
+            await stream.aclose()
 
     def _next_closer(self, mine: Future[None]) -> Future[None]:
         """The one at work, or `mine`, which is it from now on."""

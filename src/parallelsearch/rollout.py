@@ -754,6 +754,7 @@ class _Run:
         trajectory.num_subqueries = sum(len(turn.queries) for turn in trajectory.turns)
         trajectory.elapsed_s = self.now()
         self.bill.close()
+        self.bill.reading = None  # else both hold each other, and memory waits for the collector
         if trajectory.stop != "max_tokens":  # it was told to answer for want of room, and did
             trajectory.no_room = None
         elif trajectory.no_room is None:

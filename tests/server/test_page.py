@@ -347,7 +347,7 @@ def test_what_a_chat_model_says_is_shown_while_it_says_it(open_page, demo_server
             lane.event({ type: "turn", turn: 2, time_s: 2 });
             tell(2, "other", '<tool_call>{"name"');
             const record = { start_s: 0, generate_s: 1 };
-            lane.finish({ turns: [record, record, record], sources: [], citations: [], invalid_citations: [], elapsed_s: 3 }, "Paris.");
+            lane.finish({ turns: [record, record, record], sources: [], citations: [], invalid_citations: [], doubts: [], elapsed_s: 3 }, "Paris.");
             return [shown, [...lane.root.querySelectorAll(".thought")].map((one) => [one.textContent, one.hidden])];
         }"""
     )

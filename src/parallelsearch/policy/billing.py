@@ -24,7 +24,7 @@ class Bill:
         self.num_said = 0  # tokens of the conversation
         self.num_read = self.num_written = 0  # over all calls
         self.beside: Counter[str] = Counter()  # calls that are no turn, until one is billed that they go with
-        self.reading: Callable[[], tuple[int, int] | None] = lambda: None
+        self.reading: Callable[[], tuple[int, int] | None] | None = None
         """What the call of a reader that comes on top would read and may write."""
         self._num_written_beside = 0
         self._num_unseen = 0  # what the last turn read beyond the text, by the server's count: tools, a template
@@ -109,7 +109,7 @@ class Bill:
         for _ in range(num_calls):
             read, written = read + said, written + self.longest_turn()
             said += self.limits.max_tokens_per_turn + self.round_tokens
-        reading = self.reading()
+        reading = None if self.reading is None else self.reading()
         if reading is not None and self.has_room(*reading):
             read += reading[0] + (num_calls - 1) * self.round_tokens
             written += reading[1]
