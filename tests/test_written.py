@@ -20,7 +20,7 @@ from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.search import Search
-from parallelsearch.server.answering import AgentSettings, Answering
+from parallelsearch.server.answering import AgentSettings, Answering, reply_of
 from parallelsearch.server.asking import AskOptions
 from parallelsearch.server.limits import RefusalError
 from parallelsearch.trajectory import Call, Segment, trajectory_from_dict
@@ -220,6 +220,9 @@ def test_a_text_that_rests_on_nothing_is_taken_back(text: str, reason: str | Non
         done = agent.ask(QUESTION)
     assert (None if done.abstained is None else done.abstained.reason) == reason
     assert (done.answer is None) == (reason is not None)
+    assert bool(cite(done).citations) == (reason is None)
+    said = reply_of(done).content
+    assert said == text if reason is None else said.startswith("Not found in the corpus")
 
 
 @pytest.mark.parametrize(
