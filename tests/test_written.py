@@ -109,6 +109,22 @@ def test_a_reader_writes_it_and_the_policy_answers_as_ever() -> None:
     assert (done.answer, done.reading.own_answer, done.written) == (TEXT, "Danube", True)
 
 
+@pytest.mark.parametrize("opened", ["", "<think>"])
+@pytest.mark.parametrize("written", [True, False])
+def test_a_thought_that_was_cut_off_is_no_answer(opened: str, written: bool) -> None:
+    class Thinker(ScriptedPolicy):
+        def prompt(self, text: str, question: str) -> Segment:
+            return Segment("prompt", f"{text}{opened}\n")
+
+        async def generate(self, segments, **_: Any) -> Generation:
+            return Generation(("" if opened else "<think>") + "\nThe Danube has 2,850 km [1], so", "length")
+
+    turns = [render_turn("I look.", queries=["Danube river", "Rhine river"]), render_turn("Read.", answer="2,850")]
+    with Agent(ScriptedPolicy({QUESTION: turns}), search(), answer_with=Thinker({}), written=written) as agent:
+        done = agent.ask(QUESTION)
+    assert (done.answer, done.written, done.reading.error) == ("2,850", None, "it wrote no answer")
+
+
 class Broken(Policy):
     name = "broken"
 
