@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from parallelsearch import Agent
 from parallelsearch.claims import bearers, doubts
 from parallelsearch.cli.app import app
+from parallelsearch.cli.terminal import trajectory_view
 from parallelsearch.errors import PolicyError, UsageError
 from parallelsearch.grammar import HOW_TO_WRITE, render_turn, written_answer
 from parallelsearch.grounding import cite
@@ -276,6 +279,31 @@ def test_the_command_draws_the_text_and_says_where_to_look_again(tmp_path, monke
     assert 'look again: "Rhine | 1,320 km", and [2] has no 1,320' in shown.output
     record = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
     assert (record["written"], record["doubts"][0]["missing"]) == (True, ["1,320"])
+
+
+HOSTILE = """Danube<br>Rhine: List<String> [1][2]. &#x202E;desrever [1].
+
+<div>2,850 km</div>
+
+[1]: https://evil.example
+"""
+
+
+def test_the_terminal_hides_nothing_of_a_text_and_brings_nothing_back() -> None:
+    with Agent(Caller(looks(), writes(HOSTILE)), search(), written=True) as agent:
+        done = agent.ask(QUESTION)
+    screen = Console(width=100, file=io.StringIO(), force_terminal=True)
+    screen.print(trajectory_view(done))
+    shown = screen.file.getvalue()
+    for said in (
+        "Danube<br>Rhine",
+        "List<String> [1][2]",
+        "desrever [1]",
+        "<div>2,850 km</div>",
+        "https://evil.example",
+    ):
+        assert said in shown
+    assert "\u202e" not in shown
 
 
 async def test_a_server_writes_where_it_is_asked_and_refuses_where_nobody_can() -> None:
