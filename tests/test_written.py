@@ -320,3 +320,28 @@ async def test_a_server_writes_where_it_is_asked_and_refuses_where_nobody_can() 
     await short.aclose()
     with pytest.raises(UsageError, match="--answer-with"):
         Answering(trained, search(), AgentSettings(written=True))
+
+
+async def test_a_server_that_writes_gives_a_short_answer_where_a_request_wants_no_reader() -> None:
+    turns = [render_turn("I look.", queries=["Danube river", "Rhine river"]), render_turn("Read.", answer="2,850")]
+    trained = ScriptedPolicy({QUESTION: turns})
+    trained.may_write = False
+    reader = ScriptedPolicy({QUESTION: [TEXT]}, name="reader")
+    answering = Answering(trained, search(), AgentSettings(written=True), reader)
+    assert (await answering.answer(QUESTION, AskOptions())).content == TEXT
+    assert (await answering.answer(QUESTION, AskOptions(read=False))).content == "2,850"
+    with pytest.raises(RefusalError, match="a few words"):
+        answering.limits_for(AskOptions(read=False, written=True))
+    await answering.aclose()
+
+
+@pytest.mark.parametrize(("asked", "room"), [(None, WRITTEN_TOKENS), (200, 200), (600, 600), (9_000, WRITTEN_TOKENS)])
+async def test_a_text_has_no_more_room_than_a_request_gives_it(asked: int | None, room: int) -> None:
+    model = Caller(looks(), writes())
+    answering = Answering(model, search())
+    options = AskOptions(written=True)
+    await answering.answer(QUESTION, options, limits=answering.limits_for(options, asked))
+    assert model.max_tokens == room
+    short = Limits().max_tokens_per_turn
+    assert answering.limits_for(AskOptions(), asked).max_tokens_per_turn == min(asked or short, short)
+    await answering.aclose()
