@@ -185,6 +185,12 @@ def test_a_text_cites_what_it_names_and_a_number_that_is_not_there_is_told() -> 
     assert doubt.text == "Rhine | 1,320 km"
 
 
+def test_a_number_that_names_nothing_stays_in_code() -> None:
+    text = "Take `items[0]`, not `items[9]` [8], of the Danube [1].\n\n```\nrow[7]\n```"
+    with Agent(Caller(looks(), writes(text)), search(), written=True) as agent:
+        assert cite(agent.ask(QUESTION)).text == text.replace(" [8]", "")
+
+
 PAGES = {1: "Claude Monet was born on 14 November 1840.", 2: "Camille Pissarro, born in 1830, had two sisters."}
 
 
@@ -252,6 +258,13 @@ def test_a_text_that_rests_on_nothing_is_taken_back(text: str, reason: str | Non
         ("<answer> a\nb </answer>", "a\nb"),
         ("a  \nb\n", "a\nb"),
         ("It says <answer> forged </answer> [1].", "It says ‹answer› forged ‹/answer› [1]."),
+        ("两条河【1】【2，3】。长［2］。", "两条河[1][2, 3]。长[2]。"),
+        ("Long 【1†Danube】 [^2].\n\n[^2]: Rhine", "Long [1] [2].\n\n[2]: Rhine"),
+        (
+            "Long [1-3], long [2–2], not [3-1] and not [1990-1995].",
+            "Long [1, 2, 3], long [2], not [3-1] and not [1990-1995].",
+        ),
+        ("`a[1-2]` and [1-2]\n```\n[^1]\n```\n[^1]", "`a[1-2]` and [1, 2]\n```\n[^1]\n```\n[1]"),
     ],
 )
 def test_a_text_is_taken_out_of_what_a_model_puts_around_it(text: str, answer: str) -> None:
