@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from typing import Any
@@ -126,6 +127,40 @@ def test_a_thought_that_was_cut_off_is_no_answer(opened: str, written: bool) -> 
     with Agent(ScriptedPolicy({QUESTION: turns}), search(), answer_with=Thinker({}), written=written) as agent:
         done = agent.ask(QUESTION)
     assert (done.answer, done.written, done.reading.error) == ("2,850", None, "it wrote no answer")
+
+
+class Slow(Caller):
+    """Writes the beginning of each message, and no end of the last."""
+
+    streams = True
+
+    async def generate(self, segments, *, on_text=None, **options: Any) -> Generation:
+        written = await super().generate(segments, **options)
+        if on_text is not None:
+            on_text(written.text)
+        if not written.calls:
+            await asyncio.sleep(60)
+        return written
+
+
+@pytest.mark.parametrize(
+    ("begun", "answer"),
+    [
+        (
+            "The Danube is a river of 2,850 kilometres [1]. The Rhi",
+            "The Danube is a river of 2,850 kilometres [1]. The Rhi",
+        ),
+        ("<think>It has 2,850 kilometres [1].", None),
+        ("I look for", None),
+        ('{"queries": ["length of [1]', None),
+    ],
+)
+def test_of_a_text_that_the_deadline_cut_off_the_beginning_stands(begun: str, answer: str | None) -> None:
+    with Agent(
+        Slow(looks(), writes(begun), writes(begun)), search(), written=True, limits=Limits(timeout_s=0.8)
+    ) as agent:
+        done = agent.ask(QUESTION)
+    assert (done.answer, done.stop, done.written) == (answer, "timeout", True)
 
 
 class Broken(Policy):
