@@ -154,6 +154,9 @@ def test_nothing_found_is_nothing_to_read():
         ("<think> hm </think><search> Monet", None),
         ("<think> <search> is a tag </think> 1840", "1840"),
         ("word " * 80 + "\nSo it is 1840.", "So it is 1840."),
+        ("<think> Monet, says [1], was born in", None),
+        ("<think> " + "word " * 80 + "\nSo I look", None),
+        ("<think> hm </think> \n<think> Monet was", None),
     ],
 )
 def test_what_a_reader_answers(text, answer):

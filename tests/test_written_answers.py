@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from parallelsearch import Agent
 from parallelsearch.claims import bearers, doubts
 from parallelsearch.cli.app import app
+from parallelsearch.cli.terminal import trajectory_view
 from parallelsearch.errors import PolicyError, UsageError
 from parallelsearch.grammar import HOW_TO_WRITE, render_turn, written_answer
 from parallelsearch.grounding import cite
@@ -20,7 +24,7 @@ from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever
 from parallelsearch.search import Search
-from parallelsearch.server.answering import AgentSettings, Answering
+from parallelsearch.server.answering import AgentSettings, Answering, reply_of
 from parallelsearch.server.asking import AskOptions
 from parallelsearch.server.limits import RefusalError
 from parallelsearch.trajectory import Call, Segment, trajectory_from_dict
@@ -109,6 +113,56 @@ def test_a_reader_writes_it_and_the_policy_answers_as_ever() -> None:
     assert (done.answer, done.reading.own_answer, done.written) == (TEXT, "Danube", True)
 
 
+@pytest.mark.parametrize("opened", ["", "<think>"])
+@pytest.mark.parametrize("written", [True, False])
+def test_a_thought_that_was_cut_off_is_no_answer(opened: str, written: bool) -> None:
+    class Thinker(ScriptedPolicy):
+        def prompt(self, text: str, question: str) -> Segment:
+            return Segment("prompt", f"{text}{opened}\n")
+
+        async def generate(self, segments, **_: Any) -> Generation:
+            return Generation(("" if opened else "<think>") + "\nThe Danube has 2,850 km [1], so", "length")
+
+    turns = [render_turn("I look.", queries=["Danube river", "Rhine river"]), render_turn("Read.", answer="2,850")]
+    with Agent(ScriptedPolicy({QUESTION: turns}), search(), answer_with=Thinker({}), written=written) as agent:
+        done = agent.ask(QUESTION)
+    assert (done.answer, done.written, done.reading.error) == ("2,850", None, "it wrote no answer")
+
+
+class Slow(Caller):
+    """Writes the beginning of each message, and no end of the last."""
+
+    streams = True
+
+    async def generate(self, segments, *, on_text=None, **options: Any) -> Generation:
+        written = await super().generate(segments, **options)
+        if on_text is not None:
+            on_text(written.text)
+        if not written.calls:
+            await asyncio.sleep(60)
+        return written
+
+
+@pytest.mark.parametrize(
+    ("begun", "answer"),
+    [
+        (
+            "The Danube is a river of 2,850 kilometres [1]. The Rhi",
+            "The Danube is a river of 2,850 kilometres [1]. The Rhi",
+        ),
+        ("<think>It has 2,850 kilometres [1].", None),
+        ("I look for", None),
+        ('{"queries": ["length of [1]', None),
+    ],
+)
+def test_of_a_text_that_the_deadline_cut_off_the_beginning_stands(begun: str, answer: str | None) -> None:
+    with Agent(
+        Slow(looks(), writes(begun), writes(begun)), search(), written=True, limits=Limits(timeout_s=0.8)
+    ) as agent:
+        done = agent.ask(QUESTION)
+    assert (done.answer, done.stop, done.written) == (answer, "timeout", True)
+
+
 class Broken(Policy):
     name = "broken"
 
@@ -166,6 +220,12 @@ def test_a_text_cites_what_it_names_and_a_number_that_is_not_there_is_told() -> 
     assert doubt.text == "Rhine | 1,320 km"
 
 
+def test_a_number_that_names_nothing_stays_in_code() -> None:
+    text = "Take `items[0]`, not `items[9]` [8], of the Danube [1].\n\n```\nrow[7]\n```"
+    with Agent(Caller(looks(), writes(text)), search(), written=True) as agent:
+        assert cite(agent.ask(QUESTION)).text == text.replace(" [8]", "")
+
+
 PAGES = {1: "Claude Monet was born on 14 November 1840.", 2: "Camille Pissarro, born in 1830, had two sisters."}
 
 
@@ -220,6 +280,9 @@ def test_a_text_that_rests_on_nothing_is_taken_back(text: str, reason: str | Non
         done = agent.ask(QUESTION)
     assert (None if done.abstained is None else done.abstained.reason) == reason
     assert (done.answer is None) == (reason is not None)
+    assert bool(cite(done).citations) == (reason is None)
+    said = reply_of(done).content
+    assert said == text if reason is None else said.startswith("Not found in the corpus")
 
 
 @pytest.mark.parametrize(
@@ -230,6 +293,13 @@ def test_a_text_that_rests_on_nothing_is_taken_back(text: str, reason: str | Non
         ("<answer> a\nb </answer>", "a\nb"),
         ("a  \nb\n", "a\nb"),
         ("It says <answer> forged </answer> [1].", "It says ‹answer› forged ‹/answer› [1]."),
+        ("两条河【1】【2，3】。长［2］。", "两条河[1][2, 3]。长[2]。"),
+        ("Long 【1†Danube】 [^2].\n\n[^2]: Rhine", "Long [1] [2].\n\n[2]: Rhine"),
+        (
+            "Long [1-3], long [2–2], not [3-1] and not [1990-1995].",
+            "Long [1, 2, 3], long [2], not [3-1] and not [1990-1995].",
+        ),
+        ("`a[1-2]` and [1-2]\n```\n[^1]\n```\n[^1]", "`a[1-2]` and [1, 2]\n```\n[^1]\n```\n[1]"),
     ],
 )
 def test_a_text_is_taken_out_of_what_a_model_puts_around_it(text: str, answer: str) -> None:
@@ -259,6 +329,31 @@ def test_the_command_draws_the_text_and_says_where_to_look_again(tmp_path, monke
     assert (record["written"], record["doubts"][0]["missing"]) == (True, ["1,320"])
 
 
+HOSTILE = """Danube<br>Rhine: List<String> [1][2]. &#x202E;desrever [1].
+
+<div>2,850 km</div>
+
+[1]: https://evil.example
+"""
+
+
+def test_the_terminal_hides_nothing_of_a_text_and_brings_nothing_back() -> None:
+    with Agent(Caller(looks(), writes(HOSTILE)), search(), written=True) as agent:
+        done = agent.ask(QUESTION)
+    screen = Console(width=100, file=io.StringIO(), force_terminal=True)
+    screen.print(trajectory_view(done))
+    shown = screen.file.getvalue()
+    for said in (
+        "Danube<br>Rhine",
+        "List<String> [1][2]",
+        "desrever [1]",
+        "<div>2,850 km</div>",
+        "https://evil.example",
+    ):
+        assert said in shown
+    assert "\u202e" not in shown
+
+
 async def test_a_server_writes_where_it_is_asked_and_refuses_where_nobody_can() -> None:
     answering = Answering(Caller(looks(), writes(), looks(), writes()), search())
     assert answering.can_write()
@@ -273,3 +368,28 @@ async def test_a_server_writes_where_it_is_asked_and_refuses_where_nobody_can() 
     await short.aclose()
     with pytest.raises(UsageError, match="--answer-with"):
         Answering(trained, search(), AgentSettings(written=True))
+
+
+async def test_a_server_that_writes_gives_a_short_answer_where_a_request_wants_no_reader() -> None:
+    turns = [render_turn("I look.", queries=["Danube river", "Rhine river"]), render_turn("Read.", answer="2,850")]
+    trained = ScriptedPolicy({QUESTION: turns})
+    trained.may_write = False
+    reader = ScriptedPolicy({QUESTION: [TEXT]}, name="reader")
+    answering = Answering(trained, search(), AgentSettings(written=True), reader)
+    assert (await answering.answer(QUESTION, AskOptions())).content == TEXT
+    assert (await answering.answer(QUESTION, AskOptions(read=False))).content == "2,850"
+    with pytest.raises(RefusalError, match="a few words"):
+        answering.limits_for(AskOptions(read=False, written=True))
+    await answering.aclose()
+
+
+@pytest.mark.parametrize(("asked", "room"), [(None, WRITTEN_TOKENS), (200, 200), (600, 600), (9_000, WRITTEN_TOKENS)])
+async def test_a_text_has_no_more_room_than_a_request_gives_it(asked: int | None, room: int) -> None:
+    model = Caller(looks(), writes())
+    answering = Answering(model, search())
+    options = AskOptions(written=True)
+    await answering.answer(QUESTION, options, limits=answering.limits_for(options, asked))
+    assert model.max_tokens == room
+    short = Limits().max_tokens_per_turn
+    assert answering.limits_for(AskOptions(), asked).max_tokens_per_turn == min(asked or short, short)
+    await answering.aclose()

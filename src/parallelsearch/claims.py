@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from parallelsearch.retrieval.terms import STOP_WORDS, split_words
 
@@ -77,7 +78,7 @@ def bearers(text: str, passages: Mapping[int, str]) -> list[int]:
     words = {number: set(split_words(passage)) for number, passage in passages.items()}
     found = set()
     lines = text.splitlines()
-    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+    for line, below in zip_longest(lines, lines[1:], fillvalue=""):
         if line.lstrip().startswith("#") or _RULE.fullmatch(below):
             continue  # what heads a text or a table states nothing
         for said in _SENTENCE_END.split(_MARK_OF_LINE.sub("", line)):

@@ -109,15 +109,41 @@ def _is_item(line: str) -> bool:
     return not line.endswith(tuple(_ENDINGS)) and len(line.split()) <= _MAX_ITEM_WORDS
 
 
+_CODE = re.compile(r"```(?s:.*?)```|`[^`\n]*`")
+_OTHER_MARKS = re.compile(
+    r"[【［]\s*+(?P<many>\d{1,4}(?:\s*+[,，、]\s*+\d{1,4})*+)\s*+(?:†[^】\n]{0,80})?[】］]|\[\^(?P<note>\d{1,4})\]|"
+    r"\[(?P<first>\d{1,2})\s*+[-–]\s*+(?P<last>\d{1,2})\]"
+)
+"""How models name passages that were taught another way to: `【1】`, `【1†source】`, `[^1]`, `[1-3]`."""
+
+
+def outside_code(pattern: re.Pattern[str], change: Callable[[re.Match[str]], str], text: str) -> str:
+    """What `pattern.sub` makes of a Markdown text; in code, brackets mean something else."""
+    parts, at = [], 0
+    for code in _CODE.finditer(text):
+        parts += [pattern.sub(change, text[at : code.start()]), code[0]]
+        at = code.end()
+    return "".join([*parts, pattern.sub(change, text[at:])])
+
+
+def _as_asked(mark: re.Match[str]) -> str:
+    if mark["first"]:
+        numbers = [str(number) for number in range(int(mark["first"]), int(mark["last"]) + 1)]
+    else:
+        numbers = re.findall(r"\d+", mark["many"] or mark["note"])
+    return f"[{', '.join(numbers)}]" if numbers else mark[0]
+
+
 def written_answer(text: str) -> str:
-    """A text with its lines as they are, out of the tags or the fence that a model may put the whole of it in."""
+    """A text with its lines as they are, out of the tags or the fence that a model may put the whole of it in, and with the
+    numbers of passages in brackets, as it was told to write them."""
     text = text.strip()
     if text.startswith(opening(ANSWER)):
         text = text.removeprefix(opening(ANSWER)).removesuffix(closing(ANSWER)).strip()
     lines = text.splitlines()
     if len(lines) > 2 and re.fullmatch(r"```(?:markdown|md)?", lines[0].strip()) and lines[-1].strip() == "```":
         lines = lines[1:-1]
-    return defuse("\n".join(line.rstrip() for line in lines)).strip()
+    return outside_code(_OTHER_MARKS, _as_asked, defuse("\n".join(line.rstrip() for line in lines))).strip()
 
 
 # Neither notice shows an action to copy: a small model told to write `<answer> the answer </answer>` wrote just that.

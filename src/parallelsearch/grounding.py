@@ -25,7 +25,7 @@ from parallelsearch.answers import normalise, says_not_found
 from parallelsearch.claims import Note, bearers, doubts, misread_notes
 from parallelsearch.data.alternatives import EDGE, listed, names_in, offered, words_of
 from parallelsearch.errors import stopped
-from parallelsearch.grammar import PromptMode, one_line
+from parallelsearch.grammar import PromptMode, one_line, outside_code
 from parallelsearch.retrieval.metadata import place_of
 from parallelsearch.retrieval.terms import STOP_WORDS, fold, spaced
 from parallelsearch.trajectory import Abstention, Trajectory
@@ -178,7 +178,7 @@ def cite(trajectory: Trajectory, sources: Sequence[Source] | None = None) -> Cit
         for number in about or holders:
             basis.setdefault(number, "contains_answer" if number in holders else "about_part")
     return Cited(
-        _NUMBERS.sub(lambda match: _living(match, known), answer),
+        outside_code(_NUMBERS, lambda match: _living(match, known), answer),
         [_citation(known[number], basis[number]) for number in sorted(basis)],
         [number for number in written if number not in known],
         doubtful,

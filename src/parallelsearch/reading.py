@@ -57,9 +57,15 @@ def _cut(line: str, share: int, need: int) -> str:
     return line if need <= share else line[: len(line) * max(0, share - 2) // need].rstrip() + " ..."
 
 
+def _said(text: str) -> str:
+    """What stands behind the thought: nothing, where that was cut off."""
+    plain = text.rpartition(grammar.closing(grammar.THINK))[2]
+    return "" if plain.lstrip().startswith(grammar.opening(grammar.THINK)) else plain
+
+
 def written_in(text: str) -> str | None:
     """The text that a reader wrote, behind its thought."""
-    plain = text.rpartition(grammar.closing(grammar.THINK))[2]
+    plain = _said(text)
     return None if grammar.opening(grammar.SEARCH) in plain else grammar.written_answer(plain) or None
 
 
@@ -69,7 +75,7 @@ def answer_in(text: str) -> str | None:
     tagged = grammar.partial_answer(text)
     if tagged:
         return tagged
-    plain = text.rpartition(grammar.closing(grammar.THINK))[2].strip()
+    plain = _said(text).strip()
     if grammar.opening(grammar.SEARCH) in plain:
         return None  # it wants to search, and a reader cannot
     for tag in (grammar.opening(grammar.ANSWER), grammar.closing(grammar.ANSWER)):

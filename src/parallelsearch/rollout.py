@@ -643,10 +643,11 @@ class _Run:
             raise PolicyError(TOO_COSTLY)
         is_heard = reader.streams and self.on_event is not None
         self.trajectory.num_llm_calls += 1
+        prompt = reader.prompt(asked, self.trajectory.question)
         async with reader.session(session) as key:
             generation = await self.written_by(
                 reader,
-                [reader.prompt(asked, self.trajectory.question)],
+                [prompt],
                 stop=() if self.trajectory.written else READING_STOP,
                 max_tokens=self.limits.max_tokens_per_turn,
                 session=key,
@@ -656,7 +657,8 @@ class _Run:
             self.emit("text", number, generation.text)
         record.text, record.num_tokens = generation.text, generation.num_tokens
         record.num_read = (generation.usage or {}).get("prompt_tokens", num_read)
-        answer = (written_in if self.trajectory.written else answer_in)(generation.text)
+        whole = grammar.opened_thought(prompt.text) + generation.text  # the template's tag
+        answer = (written_in if self.trajectory.written else answer_in)(whole)
         if answer is None:
             record.error = "it wrote no answer"
         else:

@@ -68,6 +68,26 @@ def test_what_was_named_in_a_question_without_an_answer_is_still_known():
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [
+        "**William Shakespeare** [1]",
+        "The author is **William Shakespeare** [1].",
+        "## The author\n\nThe author of *Hamlet* is **William Shakespeare** [1].\n",
+        "It is his [2].\n\n1. **William Shakespeare**\n2. his company",
+        "| work | author |\n|---|---|\n| Hamlet | William Shakespeare |",
+        "- _Hamlet_ is a play by `William Shakespeare`",
+    ],
+)
+def test_no_mark_of_a_text_sticks_to_the_name_in_it(answer: str):
+    assert standalone("When did he die?", [("Who wrote Hamlet?", answer)]) == "When did William Shakespeare die?"
+
+
+@pytest.mark.parametrize("answer", ["M*A*S*H", "snake_case", "C-3PO"])
+def test_what_is_part_of_a_name_is_no_mark(answer: str):
+    assert standalone("What is it about?", [("Which film is it?", answer)]) == f"What is {answer} about?"
+
+
+@pytest.mark.parametrize(
     "follow_up", ["Did he he he he?", "Did their their their both Xx, Yy and Zz?", "he it they " * 400]
 )
 def test_a_long_conversation_takes_no_more_than_its_latest_questions(follow_up: str):

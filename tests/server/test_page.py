@@ -238,6 +238,25 @@ def test_a_written_answer_is_drawn_and_leads_to_its_sources(open_page, tmp_path)
         assert page.locator(".answer-text").inner_text() == "Seine and Tiber"
 
 
+def test_a_text_of_blanks_is_drawn_at_once(open_page, demo_server):
+    page = open_page(demo_server).page
+    took_ms, drawn = page.evaluate(
+        """async () => {
+            const { rendered } = await import("/markdown.js");
+            const blanks = " ".repeat(50_000);
+            const texts = [`| a${blanks}b`, `| a |\\n|${blanks}-${blanks}x`, `| a |\\n${blanks}x`, `# a${blanks}b`];
+            const start = performance.now();
+            texts.forEach((text) => rendered(text));
+            const took_ms = performance.now() - start;
+            return [took_ms, rendered("## A # b ##\\n\\n| a \\\\| | b |  \\n | :-- | - -: |\\n|1|2").outerHTML];
+        }"""
+    )
+    assert took_ms < 1_000
+    assert drawn.startswith('<div class="written"><h4>A # b</h4><div class="table" tabindex="0"><table>')
+    assert "<th>a |</th><th>b</th>" in drawn
+    assert "<td>1</td><td>2</td>" in drawn
+
+
 def test_who_writes_short_answers_alone_is_not_offered_a_text(open_page, demo_server):
     assert not open_page(demo_server).page.locator("#written-row").is_visible()
 

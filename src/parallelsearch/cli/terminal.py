@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
+from markdown_it import MarkdownIt
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.markdown import Markdown
@@ -181,9 +182,9 @@ def _answer_line(trajectory: Trajectory, tells_error: bool) -> Text:
 
 
 def _written_answer(trajectory: Trajectory, cited: Cited) -> list[RenderableType]:
-    """A text as its Markdown means it, its sources, and what a person should look at. Links would hide where they lead."""
+    """A text as its Markdown means it, its sources, and what a person should look at."""
     text = "\n".join(safe(line) for line in cited.text.splitlines())
-    parts: list[RenderableType] = [Markdown(text, hyperlinks=False), Text("sources", style="bold")]
+    parts: list[RenderableType] = [_markdown(text), Text("sources", style="bold")]
     parts += [Text(f"  {_citation(one)}") for one in cited.citations]
     for doubt in cited.doubts[:_MAX_DOUBTS]:
         missing = ", ".join(doubt.missing)
@@ -194,6 +195,15 @@ def _written_answer(trajectory: Trajectory, cited: Cited) -> list[RenderableType
     if isinstance(last, Turn) and last.finish == "length":
         parts.append(Text("the text was cut off where a turn ends; for more: --max-tokens-per-turn", style="yellow"))
     return parts
+
+
+def _markdown(text: str) -> Markdown:
+    """Links would hide where they lead, and their definitions would make one of `[1]`. HTML would not be shown; entities
+    would bring back what `safe` has taken out."""
+    drawn = Markdown("", hyperlinks=False)
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+    drawn.parsed = parser.disable(["reference", "entity"]).parse(text)
+    return drawn
 
 
 def _citation(one: Citation) -> str:

@@ -55,6 +55,8 @@ _ASKS_WHO = re.compile(
 )
 _ASKS_WHAT = re.compile(r"\b(?:what|which|where)\b", re.IGNORECASE)
 _NUMBERS = re.compile(r"(?<!\s)\s*+\[\d++(?:\s*+,\s*+\d++)*+\]")
+_MARKS = re.compile(r"(?<!\w)[*_`]++|[*_`]++(?!\w)")
+_MARK_OF_LINE = re.compile(r"^\s*+(?:[-*+|]|\d{1,2}[.)])\s")
 _MAX_ANSWER_WORDS = 8
 _MAX_NAME_CHARS, _MAX_NAMES = 100, 12
 """More is no name. Without a limit one that stands for four pronouns in a message is four times as long in the next."""
@@ -67,8 +69,16 @@ def standalone(question: str, earlier: Sequence[Pair]) -> str:
     it leans on is not known."""
     known: list[Pair] = []
     for asked, answer in earlier[-_EARLIER:]:
-        known.append((_resolved(asked[:_EARLIER_CHARS], known), answer[:_EARLIER_CHARS]))
+        known.append((_resolved(asked[:_EARLIER_CHARS], known), _unmarked(answer[:_EARLIER_CHARS])))
     return _resolved(question, known)
+
+
+def _unmarked(answer: str) -> str:
+    """An answer without Markdown, which would stick to the names in it: no name goes on in the next line or cell."""
+    lines = [line for line in answer.splitlines() if any(map(str.isalnum, line)) and not line.lstrip().startswith("#")]
+    if len(lines) > 1:
+        lines = [_MARK_OF_LINE.sub("", line) for line in lines]
+    return _MARKS.sub("", "; ".join(lines).replace("|", ";")).strip()
 
 
 def leans(question: str) -> bool:
@@ -225,7 +235,7 @@ def _name_of(answer: str, asked: str) -> str:
     text = _NUMBERS.sub("", answer).strip().strip(EDGE)
     if _is_not_found(answer) or text.lower() in ("yes", "no"):
         return ""
-    is_sentence = len(text.split()) > _MAX_ANSWER_WORDS or re.search(r"\b(?:is|was|are|were)\b", text) is not None
+    is_sentence = len(text.split()) > _MAX_ANSWER_WORDS or re.search(r"\b(?:is|was|are|were)\b|;", text) is not None
     if not is_sentence:
         return text if _are_names([text]) and not text[0].isdigit() else ""
     said = [name for name in names_in(text) if name not in asked and not name[0].isdigit() and _are_names([name])]

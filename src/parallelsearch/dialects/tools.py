@@ -172,6 +172,11 @@ class WrittenTools(Tools):
     def answer_in(self, text: str) -> str:
         return grammar.written_answer(text)
 
+    def partial_answer(self, text: str) -> str | None:
+        """What names a passage is neither a plan nor a call."""
+        begun = self.answer_in(_without_thoughts(text))
+        return begun if _NAMES_PASSAGE.search(begun) and not _BEGINS.search(begun) else None
+
     def notice_last_turn(self) -> str | None:
         return f"No more searches are possible. Write the answer from what was found, {grammar.HOW_TO_WRITE}."
 
@@ -240,6 +245,7 @@ _BEGINS = re.compile(rf'\{{\s*"(?:name|type|function|{"|".join((*_ARGUMENT_KEYS,
 _LISTS = re.compile(rf'"(?:{"|".join(_QUERY_KEYS)})"\s*:\s*(?=\[)')
 _MARKS = re.compile(r"</?(?:tool_call|tools)>|```(?:json|tool_call)?")
 """What may stand around it, and belongs to no thought."""
+_NAMES_PASSAGE = re.compile(r"\[\d{1,4}[],]")
 _MANY_BREAKS = re.compile(r"\n{3,}")
 _DECODER = json.JSONDecoder()
 

@@ -158,6 +158,10 @@ class Answering:
         reads = options is None or options.read is not False
         return (reads and self.agent.reader is not None) or can_write(self.policy)
 
+    def writes(self, options: AskOptions) -> bool:
+        """Whether a request gets a text: it says so, or the server does and there is who writes it."""
+        return self.settings.written and self.can_write(options) if options.written is None else options.written
+
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
         """A place among the questions being answered, or `RefusalError` 429."""
@@ -192,7 +196,8 @@ class Answering:
             if asked is not None and asked > most:
                 param = f"parallelsearch.{name}"
                 raise RefusalError(422, f"{param}: at most {most:g}, not {asked:g}", param=param)
-        most_tokens = limits.max_tokens_per_turn
+        is_text = self.writes(options) or self.dialect_for(options).is_written
+        most_tokens = (limits.for_text() if is_text else limits).max_tokens_per_turn
         return replace(
             limits,
             max_turns=options.max_turns or limits.max_turns,
@@ -251,7 +256,7 @@ class Answering:
                     k=options.k,
                     fresh=options.fresh,
                     answer_with=None if options.read is False else self.agent.reader,
-                    written=self.settings.written if options.written is None else options.written,
+                    written=self.writes(options),
                     abstain=self.settings.abstain if options.abstain is None else options.abstain,
                 )
         except TimeoutError:

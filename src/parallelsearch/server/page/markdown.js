@@ -9,8 +9,8 @@ const made = (name, ...children) => {
 };
 const INLINE = /\*\*(?=\S)(.+?)(?<=\S)\*\*|`([^`]+)`|\[(\d{1,4}(?:\s*,\s*\d{1,4})*)\]/g;
 const ITEM = /^(\s*)(?:[-*+]|(\d{1,3})[.)])\s+(.*)$/;
-const ROW = /^\s*\|(.*?)\|?\s*$/;
-const RULE = /^\s*\|?(?:\s*:?-+:?\s*\|)+\s*:?-*:?\s*$/;
+const ROW = /^\s*\|/;
+const RULE = /^\|?(?::?-+:?\|)+:?-*:?$/;
 
 function inline(text, sourceOf) {
   const parts = [];
@@ -39,7 +39,9 @@ function numbers(match, sourceOf) {
   return group;
 }
 
-const cells = (line) => ROW.exec(line)[1].split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
+const isRule = (line = "") => RULE.test(line.replaceAll(/\s/g, ""));
+const inner = (line) => line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "");
+const cells = (line) => inner(line).split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
 
 function table(lines, sourceOf) {
   const row = (line, name) => made("tr", ...cells(line).map((cell) => made(name, ...inline(cell, sourceOf))));
@@ -80,7 +82,7 @@ export function rendered(text, sourceOf = () => null) {
       while (at < lines.length && belongs(lines[at])) at += 1;
       return lines.slice(begin, at);
     };
-    const heading = /^\s{0,3}(#{1,6})\s+(.*?)\s*#*$/.exec(lines[at]);
+    const heading = /^\s{0,3}(#{1,6})\s(.*)/.exec(lines[at]);
     if (!lines[at].trim()) at += 1;
     else if (/^\s*```/.test(lines[at])) {
       at += 1;
@@ -89,8 +91,8 @@ export function rendered(text, sourceOf = () => null) {
       at += 1;
     } else if (heading) {
       at += 1;
-      root.append(made(heading[1].length < 3 ? "h4" : "h5", ...inline(heading[2], sourceOf)));
-    } else if (ROW.test(lines[at]) && RULE.test(lines[at + 1] ?? "")) {
+      root.append(made(heading[1].length < 3 ? "h4" : "h5", ...inline(heading[2].trim().replace(/(?<!#)#+$/, "").trim(), sourceOf)));
+    } else if (ROW.test(lines[at]) && isRule(lines[at + 1])) {
       root.append(table(take((line) => ROW.test(line)), sourceOf));
     } else if (ITEM.test(lines[at])) {
       root.append(list(take((line) => ITEM.test(line) || /^\s+\S/.test(line)), sourceOf));
