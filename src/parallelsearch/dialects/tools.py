@@ -191,6 +191,7 @@ class ToolsOneAtATime(Tools):
                 "properties": {"query": {"type": "string", "description": "what to look up"}},
                 "required": ["query"],
             },
+            one_at_a_time=True,
         ),
     )
     may_split = False
