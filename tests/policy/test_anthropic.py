@@ -84,7 +84,9 @@ async def test_a_dialect_of_one_search_a_turn_forbids_parallel_calls() -> None:
 
 
 async def test_it_is_left_out_where_the_server_does_not_know_it() -> None:
-    refusal = refused(400, "invalid_request_error", "tool_choice.disable_parallel_tool_use: Extra inputs are not permitted")
+    refusal = refused(
+        400, "invalid_request_error", "tool_choice.disable_parallel_tool_use: Extra inputs are not permitted"
+    )
     async with FaultServer(refusal, claude(text("Pissarro"))) as server:
         assert (await answered(server, dialect="tools-sequential")).answer == "Pissarro"
     assert ["tool_choice" in body for body in server.bodies] == [True, False]
