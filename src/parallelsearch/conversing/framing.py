@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from parallelsearch import grammar
 from parallelsearch.conversing.follow_ups import NUMBERS, Pair, leans, standalone
 
-_MARKS = re.compile(r"^[ \t]*(?:#{1,6}[ \t].*|[|: \t]*+-[|:\- \t]*+)$", re.MULTILINE)
+_MARKS = re.compile(r"^[ \t]*+(?:#{1,6}[ \t].*|[|: \t]*+-[|:\- \t]*+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
