@@ -109,6 +109,26 @@ def test_why_there_is_no_answer_is_said(agent):
     assert "answer: Rome (wrong, expected Paris or Lutetia)" in Reader(wrong._repr_html_()).text
 
 
+TABLE = "| river | length |\n|---|---|\n| Danube | 2,850 km [1] |\n"
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_written_answer_keeps_its_lines_is_whole_and_stands_there_once(reads):
+    text = f"# Rivers\n\n{TABLE * 150}\nThat is **all** [1]."
+    turn = Turn(text="short" if reads else text, action="answer")
+    reading = Reading({"model": "writer"}, text, "short") if reads else None
+    done = Trajectory("q?", [Segment("model", turn.text)], turns=[turn], answer=text, written=True, reading=reading)
+    shown = done._repr_html_()
+    unfolded = shown.partition("<details>")[0]
+    assert f'<p class="answer">{text}</p>' in unfolded  # a paragraph that keeps its lines, by its style
+    assert unfolded.count("That is **all**") == 1
+    assert "writes the text of the answer" in unfolded
+    example = page("Run", [], [], examples=[Example("wrong", done)])
+    assert f'<p class="answer">{text}</p>' in example
+    assert example.partition("as it was written")[0].count("That is **all**") == 1
+    assert "answer: a text; golden: unknown" in example
+
+
 def test_links_lead_to_the_web_alone():
     for url in ("https://example.org/a?b&c", "HTTP://example.org"):
         read = Reader(full_of("x", url)._repr_html_())

@@ -16,8 +16,10 @@ from parallelsearch.claims import bearers, doubts
 from parallelsearch.cli.app import app
 from parallelsearch.cli.terminal import trajectory_view
 from parallelsearch.errors import PolicyError, UsageError
+from parallelsearch.evaluation import EvaluationSettings, evaluate
 from parallelsearch.grammar import HOW_TO_WRITE, render_turn, written_answer
 from parallelsearch.grounding import cite
+from parallelsearch.integrations import answer
 from parallelsearch.limits import WRITTEN_TOKENS, Limits
 from parallelsearch.policy.base import Generation, Policy
 from parallelsearch.policy.scripted import ScriptedPolicy
@@ -27,7 +29,7 @@ from parallelsearch.search import Search
 from parallelsearch.server.answering import AgentSettings, Answering, reply_of
 from parallelsearch.server.asking import AskOptions
 from parallelsearch.server.limits import RefusalError
-from parallelsearch.trajectory import Call, Segment, trajectory_from_dict
+from parallelsearch.trajectory import Call, Question, Segment, read_trajectories, trajectory_from_dict
 
 QUESTION = "Compare the Danube and the Rhine."
 PASSAGES = [
@@ -306,9 +308,11 @@ def test_a_text_is_taken_out_of_what_a_model_puts_around_it(text: str, answer: s
     assert written_answer(text) == answer
 
 
-def test_the_command_draws_the_text_and_says_where_to_look_again(tmp_path, monkeypatch) -> None:
+@pytest.fixture
+def command(tmp_path, monkeypatch) -> list[str]:
+    """The options of a model that writes about the two rivers, whenever it is asked."""
     (tmp_path / "writer.py").write_text(
-        "from tests_written import Caller, looks, writes\n\n\ndef model():\n    return Caller(looks(), writes())\n"
+        "from tests_written import Caller, looks, writes\n\n\ndef model():\n    return Caller(*[looks(), writes()] * 4)\n"
     )
     (tmp_path / "tests_written.py").write_text(
         f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom {__name__} import *\n"
@@ -318,14 +322,17 @@ def test_the_command_draws_the_text_and_says_where_to_look_again(tmp_path, monke
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    command = ["ask", QUESTION, "--policy", "python:writer:model", "--search", "files:rivers.jsonl", "--written"]
-    shown = CliRunner().invoke(app, command)
+    return ["--policy", "python:writer:model", "--search", "files:rivers.jsonl", "--written"]
+
+
+def test_the_command_draws_the_text_and_says_where_to_look_again(command) -> None:
+    shown = CliRunner().invoke(app, ["ask", QUESTION, *command])
     assert shown.exit_code == 0, shown.output
     assert "|---|" not in shown.output  # a table, not its marks, and only once
     assert "river" in shown.output
     assert "sources\n  [1] Danube\n  [2] Rhine" in "\n".join(line.rstrip() for line in shown.output.splitlines())
     assert 'look again: "Rhine | 1,320 km", and [2] has no 1,320' in shown.output
-    record = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    record = json.loads(CliRunner().invoke(app, ["ask", QUESTION, *command, "--json"]).stdout)
     assert (record["written"], record["doubts"][0]["missing"]) == (True, ["1,320"])
 
 
@@ -352,6 +359,82 @@ def test_the_terminal_hides_nothing_of_a_text_and_brings_nothing_back() -> None:
     ):
         assert said in shown
     assert "\u202e" not in shown
+
+
+def test_questions_from_a_pipe_are_answered_in_texts_line_by_line(command) -> None:
+    shown = CliRunner().invoke(app, ["ask", *command, "--json"], input=f"{QUESTION}\n")
+    (record,) = map(json.loads, shown.stdout.splitlines())
+    assert (record["answer"], record["written"], len(record["doubts"])) == (TEXT, True, 1)
+
+
+def test_who_cannot_write_is_told_once_and_not_of_each_question() -> None:
+    asked = ["ask", "--policy", "demo", "--search", "demo", "--written"]
+    shown = CliRunner().invoke(app, asked, input=f"{QUESTION}\n{QUESTION}\n{QUESTION}\n")
+    assert isinstance(shown.exception, UsageError)
+    assert "--answer-with openai:BASE_URL#MODEL" in str(shown.exception)
+    assert "no answer" not in shown.output
+
+
+def test_in_python_by_stream_and_in_many() -> None:
+    with Agent(Caller(*[looks(), writes()] * 2), search(), written=True) as agent:
+        stream = agent.stream(QUESTION)
+        kinds = [event.kind for event in stream]
+        assert (kinds[-1], stream.trajectory.answer) == ("answer", TEXT)
+        (done,) = agent.ask_many([QUESTION])
+        assert (done.answer, done.written) == (TEXT, True)
+
+
+def test_a_tool_of_another_framework_gets_the_sources_that_the_numbers_name() -> None:
+    with Agent(Caller(looks(), writes(f"{TEXT}\n\nAll is well [9].")), search(), written=True) as agent:
+        said = str(answer(agent, QUESTION))
+    assert said == f"{TEXT}\n\nAll is well.\n\nSources:\n[1] Danube\n[2] Rhine"
+
+
+GOLDEN = [Question(QUESTION, ["the Danube"], id="q1")]
+
+
+@pytest.mark.parametrize("reads", [False, True])
+async def test_a_run_is_written_for_a_judge_and_its_manifest_says_so(tmp_path, reads: bool) -> None:
+    turns = [render_turn("I look.", queries=["Danube river", "Rhine river"]), render_turn("Read.", answer="Danube")]
+    reader = ScriptedPolicy({QUESTION: [TEXT]}, name="reader") if reads else None
+    policy = ScriptedPolicy({QUESTION: turns}) if reads else Caller(looks(), writes())
+    judge = ScriptedPolicy({QUESTION: ["CORRECT"]}, name="judge")
+    settings = EvaluationSettings(written=True, num_resamples=50)
+    summary = await evaluate(GOLDEN, policy, search(), tmp_path / "run", settings, answer_with=reader, judge=judge)
+    (done,) = read_trajectories(tmp_path / "run" / "trajectories.jsonl")
+    assert (done.answer, done.written) == (TEXT, True)
+    (subset,) = summary["subsets"].values()
+    assert (subset["em"], subset["judged"]) == (0.0, 1.0)
+    setup = summary["manifest"]["setup"]
+    assert (setup["written"], setup["limits"]["max_tokens_per_turn"]) == (True, WRITTEN_TOKENS)
+    assert setup["dialect"]["name"] == ("parallel" if reads else "tools-written") == done.dialect
+    assert "written" not in done.limits
+
+
+async def test_a_run_that_nobody_can_write_is_refused_at_once(tmp_path) -> None:
+    policy = ScriptedPolicy({})
+    policy.may_write = False
+    with pytest.raises(UsageError, match="--answer-with"):
+        await evaluate(GOLDEN, policy, search(), tmp_path / "run", EvaluationSettings(written=True))
+    assert not (tmp_path / "run").exists()
+
+
+async def test_the_dialect_has_the_room_of_a_text_and_a_prompt_of_ones_own(tmp_path) -> None:
+    model = Caller(looks(), writes())
+    settings = EvaluationSettings(dialect="tools-written", prompt_template="Mine: {question}", num_resamples=50)
+    summary = await evaluate(GOLDEN, model, search(), tmp_path / "run", settings)
+    assert model.shown[0][0].startswith(f"Mine: {QUESTION}")
+    assert summary["manifest"]["setup"]["limits"]["max_tokens_per_turn"] == WRITTEN_TOKENS == model.max_tokens
+
+
+def test_the_command_evaluates_texts(command, tmp_path) -> None:
+    (tmp_path / "asked.jsonl").write_text(
+        json.dumps({"id": "q1", "question": QUESTION, "golden_answers": ["x"]}) + "\n"
+    )
+    done = CliRunner().invoke(app, ["eval", "--data", "asked.jsonl", "--out", "run", *command])
+    assert done.exit_code == 0, done.output
+    (record,) = read_trajectories(tmp_path / "run" / "trajectories.jsonl")
+    assert record.answer == TEXT
 
 
 async def test_a_server_writes_where_it_is_asked_and_refuses_where_nobody_can() -> None:

@@ -39,6 +39,8 @@ class Tool:
     name: str
     description: str
     parameters: Mapping[str, Any]
+    one_at_a_time: bool = False
+    """A turn may call it once, and a server that can is asked to see to that: a tool of a dialect that may not split."""
 
     def schema(self) -> dict[str, Any]:
         """As chat templates and OpenAI's API take it."""

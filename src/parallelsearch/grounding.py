@@ -241,6 +241,19 @@ def _numbers_in(text: str) -> list[int]:
     return [int(number) for match in _NUMBERS.finditer(text) for number in match[1].split(",")]
 
 
+def places_of(text: str, citations: Iterable[Citation]) -> list[tuple[Citation, int, int]]:
+    """Where a text names its citations: each number in brackets, from where to where, in order; and behind them those that
+    it does not name, each for the whole text."""
+    left = {one.number: one for one in citations}
+    known, found = dict(left), []
+    for match in _NUMBERS.finditer(text):
+        for number in map(int, match[1].split(",")):
+            if number in known:
+                left.pop(number, None)
+                found.append((known[number], match.start(1) - 1, match.end()))
+    return found + [(one, 0, len(text)) for one in left.values()]
+
+
 def _living(match: re.Match[str], known: dict[int, Source]) -> str:
     """A bracket with the numbers that exist, or nothing. In a trajectory without sources brackets mean something else."""
     if not known:

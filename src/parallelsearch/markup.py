@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from parallelsearch.retrieving import MergedHit, Retrieval
     from parallelsearch.trajectory import Query, Reading, Shown, Trajectory, Turn
 
-_MAX_TEXT = 4_000
+_MAX_TEXT, _MAX_WRITTEN = 4_000, 20_000
+"""Of a passage, a thought and the like; of a text that was written for an answer."""
+_WRITES = "writes the text of the answer"
 _CLASSES = "parallelsearch tex2jax_ignore mathjax_ignore"
 """Jupyter would set what stands between two dollars as a formula."""
 # Lines and bars alone have a colour, of a middle brightness: they are seen on white and on black.
@@ -74,6 +76,11 @@ def steps_html(trajectory: Trajectory) -> str:
     return f'<div class="{_CLASSES}">{_steps(trajectory)}{_as_written(trajectory)}</div>'
 
 
+def text_html(trajectory: Trajectory) -> str:
+    """A written answer, for such a page."""
+    return f'<div class="{_CLASSES}">{"".join(_answer(trajectory))}</div>'
+
+
 def retrieval_html(found: Retrieval) -> str:
     """The sub-queries side by side, and the merged passages with those that found them."""
     cards = [
@@ -99,10 +106,10 @@ def _piece(parts: Iterable[str]) -> str:
     return f'<div class="{_CLASSES}"><style>{STYLE}</style>{"".join(parts)}</div>'
 
 
-def _text(text: str | None) -> str:
+def _text(text: str | None, most: int = _MAX_TEXT) -> str:
     """A text from outside as HTML shows it: nothing in it is markup, nothing turns the direction of what follows."""
     text = text or ""
-    return html.escape(printable(text[:_MAX_TEXT])) + (" …" if len(text) > _MAX_TEXT else "")
+    return html.escape(printable(text[:most])) + (" …" if len(text) > most else "")
 
 
 def _line(kind: str, text: str) -> str:
@@ -115,22 +122,24 @@ def _count(number: int, word: str) -> str:
 
 def _steps(trajectory: Trajectory) -> str:
     """The turns. A model that was not reached wrote none."""
+    is_text = bool(trajectory.written) and trajectory.answer is not None
     turns = [
-        _turn(number, turn)
+        _turn(number, turn, is_text and turn.action == "answer")
         for number, turn in enumerate(trajectory.turns, start=1)
         if trajectory.stop != "error" or turn.text or turn.queries
     ]
-    return "".join(turns) + ("" if trajectory.reading is None else _reading(trajectory.reading))
+    return "".join(turns) + ("" if trajectory.reading is None else _reading(trajectory.reading, is_text))
 
 
-def _turn(number: int, turn: Turn) -> str:
+def _turn(number: int, turn: Turn, is_told: bool) -> str:
+    """One turn. `is_told`: what it wrote is the answer, which stands elsewhere."""
     title = f"turn {number}" + (f" · {len(turn.queries)} searches at once" if turn.is_split else "")
     parts = [_line("thought", turn.thought)] if turn.thought else []
     if turn.queries:
         shown = [{one.id: one for one in turn.shown if one.query == place} for place in range(len(turn.queries))]
         parts.append(_grid([_query(query, marks) for query, marks in zip(turn.queries, shown, strict=True)]))
     elif not parts and turn.text:
-        parts.append(f"<p>{_text(turn.text.strip())}</p>")
+        parts.append(_line("soft", _WRITES) if is_told else f"<p>{_text(turn.text.strip())}</p>")
     notes = [f"{len(turn.dropped_queries)} sub-queries over the limit were not asked"] if turn.dropped_queries else []
     notes += [f"problems: {', '.join(filter(None, turn.problems))}"] if any(turn.problems) else []
     notes += [] if turn.was_written else ["cut off by the deadline"]
@@ -175,11 +184,14 @@ def _passage(passage: MergedHit) -> str:
     return _hit(passage, f"found by: {'; '.join(passage.queries)}", is_open=True)
 
 
-def _reading(reading: Reading) -> str:
+def _reading(reading: Reading, is_told: bool) -> str:
     """What another model made of the passages."""
     who = str(reading.policy.get("model") or reading.policy.get("kind") or "another model")
     parts = [_line("soft", f"read by {who}")]
-    parts += [f"<p>{_text(reading.text.strip())}</p>"] if reading.text else []
+    if is_told:
+        parts.append(_line("soft", _WRITES))
+    elif reading.text:
+        parts.append(f"<p>{_text(reading.text.strip())}</p>")
     if reading.error is not None:
         parts.append(_line("soft", f"it failed, so the policy's own answer stands: {reading.error}"))
     elif reading.own_answer:
@@ -196,6 +208,8 @@ def _answer(trajectory: Trajectory) -> list[str]:
     if trajectory.golden_answers:
         golden = " or ".join(trajectory.golden_answers[:3])
         judged = " (right)" if trajectory.is_right else f" (wrong, expected {golden})"
+    if trajectory.written:  # Markdown, as it was written: every line by itself
+        return [f'<p class="answer">{_text(trajectory.answer, _MAX_WRITTEN)}</p>']
     said = f"<strong>{_text(trajectory.answer)}</strong>"
     return [f'<p class="answer">answer: {said}{_text(judged)}</p>']
 

@@ -145,7 +145,7 @@ async def rollout(
     wants_text = until == "answer" and (written or talk.is_written)
     if wants_text:
         limits = limits.for_text()
-        talk, reader = (talk, reader) if reader is not None else _writer_of(talk, policy)
+        talk, reader = (talk, reader) if reader is not None else writer_of(talk, policy)
     name = session or f"rollout-{next(_numbers)}"
     async with policy.session(name) as key:
         while True:
@@ -171,7 +171,7 @@ async def rollout(
                 if isinstance(error, NoToolsError) and dialect is None and run.trajectory.num_llm_calls == 1:
                     talk = open_dialect(None)  # nobody asked for tools: it is asked again, in the package's own dialect
                     if wants_text and reader is None:
-                        talk, reader = _writer_of(talk, policy)
+                        talk, reader = writer_of(talk, policy)
                     continue
                 run.trajectory.stop, run.trajectory.error = "error", str(error)
             finally:
@@ -180,11 +180,13 @@ async def rollout(
             return run.finish()
 
 
-def _writer_of(talk: Dialect, policy: Policy) -> tuple[Dialect, Policy | None]:
+def writer_of(talk: Dialect, policy: Policy) -> tuple[Dialect, Policy | None]:
     """How a policy is asked for a text: in a dialect that has it write one in place of an answer; or else it is its own
     reader, and writes it in a call of its own."""
-    if talk.is_written or talk.written:
-        return open_dialect(talk.written or talk), None
+    if talk.is_written:
+        return talk, None
+    if talk.written:
+        return open_dialect(talk.written, talk.prompt_template), None
     if not can_write(policy):
         raise UsageError(
             f"'{policy.name}' was made to answer in a few words, and a text was asked for; name a chat model that writes it: "
@@ -655,7 +657,7 @@ class _Run:
             )
         if not is_heard:
             self.emit("text", number, generation.text)
-        record.text, record.num_tokens = generation.text, generation.num_tokens
+        record.text, record.num_tokens, record.finish = generation.text, generation.num_tokens, generation.finish
         record.num_read = (generation.usage or {}).get("prompt_tokens", num_read)
         whole = grammar.opened_thought(prompt.text) + generation.text  # the template's tag
         answer = (written_in if self.trajectory.written else answer_in)(whole)

@@ -218,6 +218,8 @@ class Reading:
     """Tokens of what it was asked; `num_tokens` is what it wrote."""
     start_s: float = 0.0
     generate_s: float = 0.0
+    finish: str | None = None
+    """As of a turn; None where it wrote nothing, and in records of before."""
 
     @property
     def is_refused(self) -> bool:
@@ -369,6 +371,12 @@ class Trajectory:
         round allowed is one, and so is a turn in which no action could be read or that the deadline cut off."""
         answering = self.turns[-1] if self.turns and self.stop == "answer" else None
         return [turn for turn in self.turns if not turn.queries and turn is not answering]
+
+    @property
+    def is_cut_short(self) -> bool:
+        """The answer is a text that was cut off where a turn ends."""
+        last = self.reading or (self.turns[-1] if self.turns else None)
+        return bool(self.written) and self.answer is not None and last is not None and last.finish == "length"
 
     @property
     def why_no_answer(self) -> str | None:

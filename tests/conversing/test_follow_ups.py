@@ -34,6 +34,46 @@ def test_a_question_that_leans_on_nothing_stays_as_it_is():
     assert leans("Where was he born?")
 
 
+SUNRISE = """# A painting
+
+*Impression, Sunrise* was painted by **Claude Monet** [1] in 1872, in Le Havre.
+
+| what | when |
+|---|:---:|
+| shown in Paris | 1874 [2] |
+
+Louis Leroy mocked it [2, 3]."""
+RIVERS = "The Danube and the Rhine are both rivers of Europe [1][2].\n\n- Danube: 2,850 km\n- Rhine: 1,230 km"
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "follow_up", "meant"),
+    [
+        ("Who painted Impression, Sunrise?", SUNRISE, "Where was he born?", "Where was Claude Monet born?"),
+        (
+            "Who painted Impression, Sunrise?",
+            SUNRISE.replace(" [1]", ""),
+            "Where was he born?",
+            "Where was Claude Monet born?",
+        ),
+        ("Compare the Danube and the Rhine.", RIVERS, "Where do they end?", "Where do the Danube and the Rhine end?"),
+    ],
+)
+def test_a_text_is_about_what_it_says_first(asked: str, answer: str, follow_up: str, meant: str):
+    assert standalone(follow_up, [(asked, answer)]) == meant
+
+
+def test_a_text_goes_before_the_next_question_short_and_without_its_numbers():
+    _, context = framed("And how long is it?", [("What is it?", SUNRISE)], "", ContextLimits(), True)
+    said = "Impression, Sunrise* was painted by **Claude Monet** in 1872, in Le Havre. | what | when | | shown in Paris | 1874 |"
+    assert context.splitlines()[1:] == [f"- What is it? -> *{said} Louis Leroy mocked it."]
+    _, context = framed("And?", [("What is it?", SUNRISE * 50)], "", ContextLimits(), True)
+    assert len(context) < 400
+    start_s = time.perf_counter()
+    framed("And?", [("What is it?", "-" * 1_000_000 + "x" + "\n| - " * 200_000)], "", ContextLimits(), True)
+    assert time.perf_counter() - start_s < 5
+
+
 NOT_FOUND = "Not found in the corpus: no passage that was found supports an answer."
 
 

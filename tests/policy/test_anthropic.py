@@ -75,6 +75,23 @@ async def test_request_is_one_of_the_messages_api() -> None:
     assert "tool_choice" not in request.body  # which is where parallel calls could be forbidden
 
 
+async def test_a_dialect_of_one_search_a_turn_forbids_parallel_calls() -> None:
+    script = (claude(search("Monet born")), claude(search("Pissarro born", id="toolu_2")), claude(text("Pissarro")))
+    async with FaultServer(*script) as server:
+        await answered(server, limits=Limits(max_turns=1), dialect="tools-sequential")
+    one_call = {"type": "auto", "disable_parallel_tool_use": True}
+    assert [body.get("tool_choice") for body in server.bodies] == [one_call, one_call, {"type": "none"}]
+
+
+async def test_it_is_left_out_where_the_server_does_not_know_it() -> None:
+    refusal = refused(
+        400, "invalid_request_error", "tool_choice.disable_parallel_tool_use: Extra inputs are not permitted"
+    )
+    async with FaultServer(refusal, claude(text("Pissarro"))) as server:
+        assert (await answered(server, dialect="tools-sequential")).answer == "Pissarro"
+    assert ["tool_choice" in body for body in server.bodies] == [True, False]
+
+
 @pytest.mark.parametrize("path", ["", "/v1", "/v1/", "/proxy"])
 async def test_address_with_and_without_the_version(path: str) -> None:
     async with FaultServer(claude(text("x"))) as server:

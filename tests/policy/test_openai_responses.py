@@ -72,6 +72,13 @@ async def test_a_question_is_asked_in_items_and_its_thoughts_go_back_encrypted(s
     assert record.segments[1].raw == trajectory.segments[1].raw is not None
 
 
+async def test_a_dialect_of_one_search_a_turn_forbids_parallel_calls() -> None:
+    async with FaultServer(says(message("Pissarro")), says(message("Pissarro"))) as server:
+        await ask(policy_for(server, api="responses"))
+        await ask(policy_for(server, api="responses"), dialect="tools-sequential")
+    assert [body["parallel_tool_calls"] for body in server.bodies] == [True, False]
+
+
 async def test_without_a_kept_thought_the_items_are_made_from_the_record() -> None:
     async with FaultServer(says(thought(encrypted=None), BOTH), says(message("Pissarro"))) as server:
         await ask(policy_for(server, api="responses"))

@@ -26,6 +26,7 @@ from fault_server import (
     whole,
 )
 
+from parallelsearch.dialects import DIALECTS
 from parallelsearch.limits import Limits
 from parallelsearch.policy.openai import OpenAIPolicy
 from parallelsearch.retrieval.bm25 import BM25Retriever
@@ -110,6 +111,18 @@ async def test_calls_go_out_and_results_come_back_by_id() -> None:
     assert "1840" in replies[0]["content"]
     assert "1830" in replies[1]["content"]
     assert "no such tool" in replies[2]["content"]
+
+
+async def test_a_dialect_of_one_search_a_turn_forbids_parallel_calls() -> None:
+    async with FaultServer(saying("Camille Pissarro")) as server:
+        await ask(policy_for(server), dialect="tools-sequential")
+    assert server.bodies[0]["parallel_tool_calls"] is False
+
+
+def test_who_may_not_split_says_so_of_its_tools() -> None:
+    told = {name: [tool.one_at_a_time for tool in kind.tools] for name, kind in DIALECTS.items() if kind.tools}
+    assert told == {name: [not DIALECTS[name].may_split] * len(marks) for name, marks in told.items()}
+    assert any(marks[0] for marks in told.values())
 
 
 MONET, PISSARRO = '{"queries": ["Monet born"]}', '{"queries": ["Pissarro born"]}'

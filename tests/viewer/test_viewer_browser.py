@@ -10,7 +10,7 @@ from viewer_process import viewer
 from viewer_runs import ATTACK, NUM_QUESTIONS, evaluation_run, hostile_trajectory, training_run
 
 from browsing import PHONE, Watched
-from parallelsearch.trajectory import Segment, Trajectory, write_trajectories
+from parallelsearch.trajectory import Reading, Segment, Trajectory, write_trajectories
 from parallelsearch.viewer.html import export_html
 
 pytestmark = pytest.mark.browser
@@ -203,6 +203,24 @@ def test_hostile_text_is_only_text(show, tmp_path):
             assert page.locator("a[href^='javascript']").count() == 0
             assert page.locator(".restored", has_text="</answer>").count() == 1
             assert page.evaluate("window.hacked") is None
+
+
+def test_a_written_answer_and_who_read(show, tmp_path):
+    (folder := tmp_path / "run").mkdir()
+    text = "# Rivers\n\n| river | length |\n|---|---|\n| Danube | 2,850 km [1] |\n\nThe Danube is *longer* [1]."
+    reading = Reading({"kind": "openai", "model": "big"}, text, own_answer="Danube", generate_s=1.5)
+    done = Trajectory(
+        "Compare them.", [Segment("model", "x")], ["Danube"], "a", answer=text, written=True, reading=reading
+    )
+    write_trajectories(folder / "trajectories.jsonl", [done])
+    export_html([folder], tmp_path / "view.html")
+    watched = show((tmp_path / "view.html").as_uri(), **PHONE)
+    watched.open(0)
+    shown = watched.page.locator(".trajectory .text")
+    assert shown.inner_text() == text  # line by line
+    facts = watched.page.locator(".trajectory .facts").all_inner_texts()
+    assert any("Read by\nbig" in one and "Danube" in one for one in facts)
+    assert watched.page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_keyboard_alone(show, exported):

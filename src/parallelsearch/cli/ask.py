@@ -83,6 +83,7 @@ def ask(
     """
     from parallelsearch.dialects import open_dialect
     from parallelsearch.policy.base import Sampling
+    from parallelsearch.rollout import writer_of
 
     words = None if question is None else asked(question, "ask")
     talks = words is None and sys.stdin is not None and sys.stdin.isatty()
@@ -98,6 +99,8 @@ def ask(
         "written": written,
     }
     with _opened(policy, search, kept, settings) as agent:
+        if written and agent.reader is None:
+            writer_of(open_dialect(dialect or agent.policy.dialect), agent.policy)  # said once, not of each question
         from parallelsearch.cli.answers import Answers
         from parallelsearch.cli.piped import answer_lines
         from parallelsearch.cli.talking import talk

@@ -191,8 +191,7 @@ def _written_answer(trajectory: Trajectory, cited: Cited) -> list[RenderableType
         parts.append(
             Text(f'look again: "{_shorten(doubt.text, 120)}", and [{doubt.number}] has no {missing}', style="yellow")
         )
-    last = trajectory.reading or (trajectory.turns[-1] if trajectory.turns else None)
-    if isinstance(last, Turn) and last.finish == "length":
+    if trajectory.is_cut_short:
         parts.append(Text("the text was cut off where a turn ends; for more: --max-tokens-per-turn", style="yellow"))
     return parts
 

@@ -54,10 +54,11 @@ _ASKS_WHO = re.compile(
     re.IGNORECASE,
 )
 _ASKS_WHAT = re.compile(r"\b(?:what|which|where)\b", re.IGNORECASE)
-_NUMBERS = re.compile(r"(?<!\s)\s*+\[\d++(?:\s*+,\s*+\d++)*+\]")
+NUMBERS = re.compile(r"(?<!\s)\s*+\[\d++(?:\s*+,\s*+\d++)*+\]")
 _MARKS = re.compile(r"(?<!\w)[*_`]++|[*_`]++(?!\w)")
 _MARK_OF_LINE = re.compile(r"^\s*+(?:[-*+|]|\d{1,2}[.)])\s")
-_MAX_ANSWER_WORDS = 8
+_SENTENCE_END = re.compile(r"(?<=[^\s.][^\s.])[.!?](?=\s|$)|;")
+_MAX_ANSWER_WORDS, _MAX_SENTENCE_WORDS = 8, 60
 _MAX_NAME_CHARS, _MAX_NAMES = 100, 12
 """More is no name. Without a limit one that stands for four pronouns in a message is four times as long in the next."""
 _EARLIER, _EARLIER_CHARS = 12, 1_000
@@ -168,7 +169,7 @@ def _without_others(text: str, earlier: Sequence[Pair]) -> str:
             continue
         word = match[1].lower()
         if word.startswith("other"):
-            wanted = normalise(_NUMBERS.sub("", answer))
+            wanted = normalise(NUMBERS.sub("", answer))
             left = [
                 one for one in names if not wanted or (wanted not in normalise(one) and normalise(one) not in wanted)
             ]
@@ -207,7 +208,7 @@ def _thing(earlier: Sequence[Pair]) -> str:
 
 def _several(earlier: Sequence[Pair]) -> list[str]:
     for asked, answer in reversed(earlier):
-        listed = [part.strip() for part in re.split(r",|\band\b", _NUMBERS.sub("", answer)) if part.strip()]
+        listed = [part.strip() for part in re.split(r",|\band\b", NUMBERS.sub("", answer)) if part.strip()]
         if (
             len(listed) > 1
             and _are_names(listed)
@@ -232,18 +233,26 @@ def _are_names(found: Sequence[str]) -> bool:
 
 def _name_of(answer: str, asked: str) -> str:
     """The name an answer gives: itself if it is short and no number, or the name in its sentence that the question lacks."""
-    text = _NUMBERS.sub("", answer).strip().strip(EDGE)
+    text = NUMBERS.sub("", answer).strip().strip(EDGE)
     if _is_not_found(answer) or text.lower() in ("yes", "no"):
         return ""
-    is_sentence = len(text.split()) > _MAX_ANSWER_WORDS or re.search(r"\b(?:is|was|are|were)\b|;", text) is not None
+    if ";" in text or len(text.split()) > _MAX_SENTENCE_WORDS:
+        names = (re.split(r" in (?=\d)", name)[0] for name in names_in(_first_sentence(answer)))
+        return next((name for name in names if name not in asked and _are_names([name])), "")
+    is_sentence = len(text.split()) > _MAX_ANSWER_WORDS or re.search(r"\b(?:is|was|are|were)\b", text) is not None
     if not is_sentence:
         return text if _are_names([text]) and not text[0].isdigit() else ""
     said = [name for name in names_in(text) if name not in asked and not name[0].isdigit() and _are_names([name])]
     return said[-1] if said else ""
 
 
+def _first_sentence(text: str) -> str:
+    """Of a text: there it says what was asked, and what it goes on to tell of others comes later."""
+    return _SENTENCE_END.split(NUMBERS.sub(",", text), maxsplit=1)[0]
+
+
 def _is_not_found(answer: str) -> bool:
-    text = _NUMBERS.sub("", answer).strip().strip(EDGE)
+    text = NUMBERS.sub("", answer).strip().strip(EDGE)
     return not text or says_not_found(text) or text.startswith(INSTEAD_OF_AN_ANSWER)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parallelsearch import grammar
-from parallelsearch.conversing.follow_ups import Pair, leans, standalone
+from parallelsearch.conversing.follow_ups import NUMBERS, Pair, leans, standalone
+
+_MARKS = re.compile(r"^[ \t]*+(?:#{1,6}[ \t].*|[|: \t]*+-[|:\- \t]*+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,14 @@ def context_text(pairs: Sequence[Pair], limits: ContextLimits) -> str:
     lines = ["Asked and answered before, for context only:"]
     for question, answer in recent:
         most = limits.max_context_chars
-        lines.append(f"- {_short(question, most)} -> {_short(answer, most) or 'no answer'}")
+        lines.append(f"- {_short(question, most)} -> {_short(_said(answer), most) or 'no answer'}")
     return "\n".join(lines) + "\n"
+
+
+def _said(answer: str) -> str:
+    """What an answer says, on the way to one line: without the numbers of its passages, which now name others, and without
+    the headings and rules of a text."""
+    return NUMBERS.sub("", _MARKS.sub("", answer))
 
 
 def _short(text: str, most: int) -> str:

@@ -196,6 +196,7 @@ class ToolsOneAtATime(Tools):
                 "properties": {"query": {"type": "string", "description": "what to look up"}},
                 "required": ["query"],
             },
+            one_at_a_time=True,
         ),
     )
     may_split = False

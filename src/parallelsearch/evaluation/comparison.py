@@ -25,7 +25,7 @@ from parallelsearch.evaluation.seeds import GroupTest, group_test
 from parallelsearch.evaluation.statistics import PairedTest, holm, paired_test
 from parallelsearch.trajectory import MANY_CUT
 
-COMPARED = ("policy", "dialect", "reader")
+COMPARED = ("policy", "dialect", "reader", "written")
 """Parts of the set-up that may differ without saying so."""
 SEED = "sampling.seed"
 """What the runs of a group differ in: between groups it may, too."""

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from parallelsearch.evaluation.plots import Figure, svg
 from parallelsearch.markup import STYLE as MARKUP
-from parallelsearch.markup import steps_html
+from parallelsearch.markup import steps_html, text_html
 from parallelsearch.trajectory import Trajectory
 
 
@@ -172,7 +172,9 @@ def viewer_address(viewer: str, id: str) -> str:
 def _example(example: Example, viewer: str | None) -> str:
     trajectory = example.trajectory
     golden = ", ".join(trajectory.golden_answers[:3]) or "unknown"
-    verdict = f"answer: {trajectory.answer or 'none'}; golden: {golden}; {trajectory.num_llm_calls} calls"
+    is_text = trajectory.written and trajectory.answer is not None
+    said = "a text" if is_text else trajectory.answer or "none"
+    verdict = f"answer: {said}; golden: {golden}; {trajectory.num_llm_calls} calls"
     if trajectory.error:
         verdict += f"; error: {trajectory.error}"
     link = ""
@@ -183,6 +185,6 @@ def _example(example: Example, viewer: str | None) -> str:
     return (
         f'<div class="example"><details id="{html.escape(trajectory.id)}"><summary>{html.escape(trajectory.question)} '
         f'<span class="reason">({html.escape(example.reason)})</span></summary>'
-        f"<p>{html.escape(verdict)}</p>{steps_html(trajectory)}"
+        f"<p>{html.escape(verdict)}</p>{text_html(trajectory) if is_text else ''}{steps_html(trajectory)}"
         f'<p class="reason">id {html.escape(trajectory.id)} in trajectories.jsonl</p></details>{link}</div>'
     )

@@ -28,6 +28,7 @@ from parallelsearch.limits import Limits, Prices
 from parallelsearch.own_code import UNREADABLE
 from parallelsearch.policy.base import Policy, Sampling
 from parallelsearch.retrieval.metadata import METADATA_SHA256
+from parallelsearch.rollout import writer_of
 from parallelsearch.rollouts import MAX_CONCURRENT, rollout_each
 from parallelsearch.search import Search
 from parallelsearch.trajectory import Question, Trajectory
@@ -47,6 +48,8 @@ class EvaluationSettings:
     limits: Limits = field(default_factory=Limits)
     sampling: Sampling = field(default_factory=Sampling)
     streaming_dispatch: bool = True
+    written: bool = False
+    """Ask for a text with its sources, of the policy or the reader: for a judge, since no golden answer is such a text."""
     seed: int = 0
     concurrency: int = MAX_CONCURRENT
     """How many questions are under way at once."""
@@ -96,6 +99,10 @@ async def run_questions(
     settings = settings or EvaluationSettings()
     asked = as_set(questions)
     dialect = open_dialect(settings.dialect or policy.dialect, settings.prompt_template)
+    if settings.written and answer_with is None:
+        dialect, _ = writer_of(dialect, policy)
+    if settings.written or dialect.is_written:
+        settings = replace(settings, limits=settings.limits.for_text())
     setup = plain(describe_setup(asked, policy, search, settings, dialect, answer_with))
     manifest = Manifest(
         setup=setup,
@@ -198,6 +205,7 @@ def describe_setup(
         },
         "policy": policy.describe(),
         **({} if reader is None else {"reader": reader.describe()}),
+        **({"written": True} if settings.written else {}),
         "search": _deciding(search.describe()),
         "limits": asdict(settings.limits),
         "sampling": {**asdict(settings.sampling), "seed": settings.seed},
@@ -288,6 +296,7 @@ class _Run:
             session=lambda number: f"eval/{left[number].id}",
             streaming_dispatch=settings.streaming_dispatch,
             answer_with=self.reader,
+            written=settings.written,
             max_concurrent=settings.concurrency,
             on_done=keep,
         )

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self
 from parallelsearch.addresses import open_policy, search_of, with_whole_path
 from parallelsearch.agent import Agent, LoopThread
 from parallelsearch.errors import SearchError, TransientSearchError, UsageError, check_whole
-from parallelsearch.grounding import sentence_of
+from parallelsearch.grounding import cite, sentence_of
 from parallelsearch.policy.base import Policy
 from parallelsearch.retrieval.base import DegradedHits, Hit, Result, Retriever
 from parallelsearch.retrieval.metadata import bounded
@@ -231,9 +231,21 @@ class Answered:
     trajectory: Trajectory
 
     def __str__(self) -> str:
+        if self.trajectory.answer and self.trajectory.written:
+            return _with_sources(self.trajectory)
         if self.trajectory.answer:
             return self.trajectory.answer
         return sentence_of(self.trajectory) or f"No answer was found ({self.trajectory.why_no_answer})."
+
+
+def _with_sources(trajectory: Trajectory) -> str:
+    """A text, and what its numbers name: who called the tool sees nothing else."""
+    cited = cite(trajectory)
+    lines = [
+        f"[{one.number}] {one.title or one.id}" + (f", {one.url or one.place}" if one.url or one.place else "")
+        for one in cited.citations
+    ]
+    return "\n".join([cited.text, "", "Sources:", *lines])
 
 
 def answer(agent: Agent, question: str) -> Answered:

@@ -26,11 +26,12 @@ PUBLIC = "https://api.anthropic.com"
 _VERSION = "2023-06-01"
 _KINDS_OF_THINKING = ("adaptive", "between_tools", "disabled")
 _MIN_BUDGET = 1024
+_ONE_CALL = "disable_parallel_tool_use"
 _OPTIONAL_FIELDS = {
     "temperature": r"\btemperature\b",
     "top_p": r"\btop_p\b",
     "output_config": r"\boutput_config\b|\beffort\b",
-    "tool_choice": r"\btool_choice\b",
+    "tool_choice": rf"\btool_choice\b|\b{_ONE_CALL}\b",
     EAGER: rf"\b{EAGER}\b",
 }
 """Sent where useful, left out from then on if the server names them in a refusal: newer models take no temperature."""
@@ -168,6 +169,8 @@ class AnthropicPolicy(ServerPolicy):
                 fields["tool_choice"] = {"type": "none"}
             elif only_tool and not (is_thinking or self._thinks):  # who thinks cannot be made to call one
                 fields["tool_choice"] = {"type": "tool", "name": only_tool}
+            elif any(tool.one_at_a_time for tool in tools):
+                fields["tool_choice"] = {"type": "auto", _ONE_CALL: True}
         if not is_thinking:  # a model that thinks draws in its own way
             fields["temperature"] = sampling.temperature
             if sampling.top_p != 1.0:

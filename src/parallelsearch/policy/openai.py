@@ -252,7 +252,7 @@ class OpenAIPolicy(ServerPolicy):
             fields |= effort if is_response else {"reasoning_effort": self.reasoning_effort}
         if tools:
             fields["tools"] = tools_of(tools) if is_response else [tool.schema() for tool in tools]
-            fields["parallel_tool_calls"] = True
+            fields["parallel_tool_calls"] = not any(tool.one_at_a_time for tool in tools)
             if only_tool is not None:
                 name = {"name": only_tool}
                 chosen = {"type": "function", **(name if is_response else {"function": name})}

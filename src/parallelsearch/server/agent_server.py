@@ -220,7 +220,11 @@ class _Handlers(Endpoints):
         )
 
     async def openapi(self, request: Request) -> Response:
-        return self.guarded(request, lambda: agent_openapi(self.settings, self.model_names, self.answering.dialects))
+        answering = self.answering
+        writers = [reads for reads in (True, False) if answering.can_write(AskOptions(read=reads))]
+        return self.guarded(
+            request, lambda: agent_openapi(self.settings, self.model_names, answering.dialects, writers)
+        )
 
     def page_file(self, name: str, kind: str) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         content = (self._page / name).read_bytes()

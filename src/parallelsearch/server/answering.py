@@ -158,9 +158,11 @@ class Answering:
         reads = options is None or options.read is not False
         return (reads and self.agent.reader is not None) or can_write(self.policy)
 
-    def writes(self, options: AskOptions) -> bool:
-        """Whether a request gets a text: it says so, or the server does and there is who writes it."""
-        return self.settings.written and self.can_write(options) if options.written is None else options.written
+    def is_written(self, options: AskOptions) -> bool:
+        """Whether a request is answered in a text. The server's own choice gives way where nobody can write one for it."""
+        if options.written is None:
+            return self.settings.written and self.can_write(options)
+        return options.written
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
@@ -196,13 +198,16 @@ class Answering:
             if asked is not None and asked > most:
                 param = f"parallelsearch.{name}"
                 raise RefusalError(422, f"{param}: at most {most:g}, not {asked:g}", param=param)
-        is_text = self.writes(options) or self.dialect_for(options).is_written
+        is_text = self.is_written(options) or self.dialect_for(options).is_written
         most_tokens = (limits.for_text() if is_text else limits).max_tokens_per_turn
+        num_tokens = min(most_tokens, max(MIN_TURN_TOKENS, max_turn_tokens or most_tokens))
+        if is_text and num_tokens == Limits().max_tokens_per_turn < most_tokens:
+            num_tokens -= 1  # the default is what nobody said, and a text would have more
         return replace(
             limits,
             max_turns=options.max_turns or limits.max_turns,
             timeout_s=options.timeout_s or settings.timeout_s,
-            max_tokens_per_turn=min(most_tokens, max(MIN_TURN_TOKENS, max_turn_tokens or most_tokens)),
+            max_tokens_per_turn=num_tokens,
         )
 
     async def answer(
@@ -256,7 +261,7 @@ class Answering:
                     k=options.k,
                     fresh=options.fresh,
                     answer_with=None if options.read is False else self.agent.reader,
-                    written=self.writes(options),
+                    written=self.is_written(options),
                     abstain=self.settings.abstain if options.abstain is None else options.abstain,
                 )
         except TimeoutError:
@@ -289,7 +294,8 @@ def reply_of(trajectory: Trajectory, prices: Prices | None = None) -> Reply:
     """The answer of a trajectory, its citations checked; a plain sentence in its place where it was taken back."""
     sources = sources_of(trajectory)
     cited = cite(trajectory, sources)
-    finish: Literal["stop", "length"] = "stop" if trajectory.stop == "answer" else "length"
+    is_whole = trajectory.stop == "answer" and not trajectory.is_cut_short
+    finish: Literal["stop", "length"] = "stop" if is_whole else "length"
     cost = None if prices is None else trajectory.cost(prices)
     if trajectory.abstained is not None:
         return Reply(trajectory, sentence_of(trajectory), finish, sources, [], cited.invalid_numbers, cost=cost)

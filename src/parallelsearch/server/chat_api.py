@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from parallelsearch.grounding import Citation
+from parallelsearch.grounding import Citation, places_of
 from parallelsearch.server.answering import Answered
 from parallelsearch.server.asking import (
     EXTRA,
@@ -200,17 +200,13 @@ def _usage(answered: Answered) -> dict[str, int]:
 
 
 def _annotations(content: str, citations: Sequence[Citation]) -> list[dict[str, Any]]:
-    """OpenAI's form of a citation, for those with a web address; each stands for the whole answer."""
+    """OpenAI's form of a citation, for those with a web address: once for each place that names it, or for the whole answer
+    where none does."""
     return [
         {
             "type": "url_citation",
-            "url_citation": {
-                "start_index": 0,
-                "end_index": len(content),
-                "title": citation.title,
-                "url": citation.url,
-            },
+            "url_citation": {"start_index": start, "end_index": end, "title": citation.title, "url": citation.url},
         }
-        for citation in citations
+        for citation, start, end in places_of(content, citations)
         if citation.url is not None
     ]

@@ -172,15 +172,15 @@ class Chat:
         headers = {**API_HEADERS, "Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": raw})
-        waiting = wire.opening()
+        waiting, due_s = wire.opening(), time.monotonic() + settings.keep_alive_s
         while not stream.is_over:
-            events = await stream.take(settings.keep_alive_s)
-            if not events and not stream.is_over:
-                await out(KEEP_ALIVE)
+            events = await stream.take(max(0.0, due_s - time.monotonic()))
             waiting += wire.happened(writer.write(events))
-            if waiting and not stream.is_over:  # else it goes with the answer
-                await out(waiting)
-                waiting = b""
+            # A long text may be written for minutes of which nothing is sent, for all that happens.
+            is_due = time.monotonic() >= due_s
+            if (waiting or is_due) and not stream.is_over:  # else it goes with the answer
+                await out(waiting or KEEP_ALIVE)
+                waiting, due_s = b"", time.monotonic() + settings.keep_alive_s
         try:
             reply = stream.outcome()
         except RefusalError as error:

@@ -97,12 +97,21 @@ class CitedPassage(BaseModel):
     place: Annotated[str | None, Field(exclude_if=lambda value: value is None)] = None
 
 
+class Doubt(BaseModel):
+    """A statement of a text with words that the passage it names there, `number`, has not got."""
+
+    number: int
+    text: str
+    missing: list[str]
+
+
 class AgentAnswer(BaseModel):
     """The answer to a question, or a sentence that says why there is none."""
 
     answer: str
     abstained: str | None
     citations: list[CitedPassage]
+    doubts: Annotated[list[Doubt], Field(exclude_if=lambda value: not value)] = []
     num_llm_calls: int
     num_searches: int
     num_subqueries: int
@@ -226,13 +235,14 @@ def _add_answer_tool(server: MCPServer[None], answering: Answering) -> None:
         str, Field(description="what to find out", min_length=1, max_length=answering.settings.chat.max_question_chars)
     ]
 
-    async def answer(question: str, sequential: bool = False) -> AgentAnswer:
+    async def answer(
+        question: str, sequential: bool = False, written: bool = answering.settings.written
+    ) -> AgentAnswer:
         try:
             with answering.place():
                 # A sentence in place of a missing answer: the caller is a program that would take "" for one.
-                reply = await answering.answer(
-                    question, AskOptions(dialect=answering.sequential if sequential else None, abstain=True)
-                )
+                dialect = answering.sequential if sequential else None
+                reply = await answering.answer(question, AskOptions(dialect=dialect, abstain=True, written=written))
         except RefusalError as error:
             raise ToolError(str(error)) from error
         texts = {source.number: source.text for source in reply.sources}
@@ -244,16 +254,25 @@ def _add_answer_tool(server: MCPServer[None], answering: Answering) -> None:
                 CitedPassage(text=texts[citation.number], **dataclasses.asdict(citation))
                 for citation in reply.citations
             ],
+            doubts=[Doubt(**dataclasses.asdict(doubt)) for doubt in reply.doubts],
             num_llm_calls=trajectory.num_llm_calls,
             num_searches=trajectory.num_searches,
             num_subqueries=trajectory.num_subqueries,
             elapsed_s=round(trajectory.elapsed_s or 0.0, 4),
         )
 
+    async def short(question: str, sequential: bool = False) -> AgentAnswer:
+        """Where nobody can write a text, none is offered."""
+        return await answer(question, sequential)
+
     Sequential = Annotated[bool, Field(description="search for one thing at a time")]
-    answer.__annotations__ = {"question": Question, "sequential": Sequential, "return": AgentAnswer}
+    Written = Annotated[
+        bool, Field(description="a text in Markdown with the numbers of its sources, in place of a short answer")
+    ]
+    short.__annotations__ = {"question": Question, "sequential": Sequential, "return": AgentAnswer}
+    answer.__annotations__ = {**short.__annotations__, "written": Written}
     server.add_tool(
-        answer,
+        answer if answering.can_write() else short,
         name="answer",
         description="Answer a question: it is split into independent parts, all are searched at once, and the answer "
         "comes with the passages it rests on.",

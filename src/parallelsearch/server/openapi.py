@@ -95,8 +95,11 @@ def search_openapi(settings: ServerSettings, splits: bool = False) -> Schema:
     )  # fmt: skip
 
 
-def agent_openapi(settings: AgentSettings, model_names: Sequence[str], dialects: Sequence[str]) -> Schema:
-    """The document of an agent server. The endpoints that answer are OpenAI's, with one more field in request and answer."""
+def agent_openapi(
+    settings: AgentSettings, model_names: Sequence[str], dialects: Sequence[str], writers: Sequence[bool]
+) -> Schema:
+    """The document of an agent server. The endpoints that answer are OpenAI's, with one more field in request and answer.
+    `writers` are the values of `read` with which a text can be had."""
     model = _record({"id": _TEXT, "object": {"const": "model"}, "created": _COUNT, "owned_by": _TEXT})
     models = _record({"object": {"const": "list"}, "data": _list(model)})
     error = _record({"message": _TEXT, "type": _TEXT, "param": _or_null(_TEXT), "code": _TEXT})
@@ -109,7 +112,7 @@ def agent_openapi(settings: AgentSettings, model_names: Sequence[str], dialects:
     for answers in (chat, responses):
         answers["200"]["content"]["text/event-stream"] = {"schema": {"type": "object", "required": ["data"]}}
     name = {"name": "model", "in": "path", "required": True, "schema": {"enum": list(model_names)}}
-    parts = _requests(settings, model_names, dialects)
+    parts = _requests(settings, model_names, dialects, writers)
     document = _document(
         "parallelsearch agent",
         settings,
@@ -144,7 +147,9 @@ def agent_openapi(settings: AgentSettings, model_names: Sequence[str], dialects:
 # ---- the endpoints that answer ---------------------------------------------------------------------------------------
 
 
-def _requests(settings: AgentSettings, model_names: Sequence[str], dialects: Sequence[str]) -> Schema:
+def _requests(
+    settings: AgentSettings, model_names: Sequence[str], dialects: Sequence[str], writers: Sequence[bool]
+) -> Schema:
     """The schemas of requests, with what this server allows."""
     question = "Who is older, Claude Monet or Camille Pissarro?"
     parts: Schema = {}
@@ -164,6 +169,11 @@ def _requests(settings: AgentSettings, model_names: Sequence[str], dialects: Seq
         messages["maxItems"] = settings.chat.max_messages
     options = parts["AskOptions"]["properties"]
     options["dialect"]["enum"] = [*dialects, None]
+    if not writers:
+        options["written"]["enum"] = [False, None]
+    elif False not in writers:
+        only_read = {"read": {"const": False}, "written": {"const": True}}
+        parts["AskOptions"]["not"] = {"required": list(only_read), "properties": only_read}
     for option, most in (("k", settings.max_k), ("max_turns", settings.max_turns), ("timeout_s", settings.timeout_s)):
         options[option]["anyOf"][0]["maximum"] = most
     return parts

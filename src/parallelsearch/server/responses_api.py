@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
-from parallelsearch.grounding import Citation
+from parallelsearch.grounding import Citation, places_of
 from parallelsearch.server.answering import Answered, Reply
 from parallelsearch.server.asking import (
     EXTRA,
@@ -215,18 +215,13 @@ def text_part(text: str, annotations: list[Item]) -> Item:
 
 
 def annotations_of(content: str, citations: Sequence[Citation]) -> list[Item]:
-    """Each citation, for the whole answer: by its address where it has one of the web, else by the passage's id."""
+    """Each citation by its address where it has one of the web, else by the passage's id: once for each place that names it,
+    or for the whole answer where none does."""
     return [
-        {"type": "file_citation", "file_id": one.id, "filename": one.title, "index": len(content)}
+        {"type": "file_citation", "file_id": one.id, "filename": one.title, "index": end}
         if one.url is None
-        else {
-            "type": "url_citation",
-            "start_index": 0,
-            "end_index": len(content),
-            "title": one.title,
-            "url": one.url,
-        }
-        for one in citations
+        else {"type": "url_citation", "start_index": start, "end_index": end, "title": one.title, "url": one.url}
+        for one, start, end in places_of(content, citations)
     ]
 
 

@@ -183,6 +183,12 @@ function settingsBlock(record) {
   return element("details", "", element("summary", "", "How it was made"), element("pre", "soft", JSON.stringify(used, null, 2)));
 }
 
+/** Another model that read the passages and answered. */
+function reading(read) {
+  return [["Read by", read.policy.model || read.policy.kind || "another model"], ["The policy's own answer", read.own_answer],
+    ["It failed", read.error], ["Reading", seconds(read.generate_s || 0)]];
+}
+
 /** The whole of one trajectory. `scaleS` is shared by trajectories that stand side by side. */
 function trajectoryView(record, row, runName, scaleS) {
   const root = element("article", "trajectory");
@@ -190,15 +196,17 @@ function trajectoryView(record, row, runName, scaleS) {
   root.append(element("p", "soft", `${runName}${row.step === null ? "" : `, step ${row.step}`}${row.phase ? ` (${row.phase})` : ""}`));
   root.append(element("h2", "", record.question));
   const judged = facts([
-    ["Outcome", outcome(row)], ["Answer", record.answer ?? "(none)"], ["Golden answers", (record.golden_answers || []).join(" | ")],
+    ["Outcome", outcome(row)], ["Answer", record.written ? "a text, below" : record.answer ?? "(none)"], ["Golden answers", (record.golden_answers || []).join(" | ")],
     ["Error class", row.error_class?.replaceAll("_", " ")],
   ]);
   judged.classList.add("judged");
-  root.append(judged, facts([
+  const text = record.written && record.answer ? element("p", "text", record.answer) : null;
+  root.append(judged, ...(text ? [text] : []), facts([
     ["Kind", record.kind], ["Type", record.type], ["Data set", record.dataset], ["Stopped by", record.stop], ["LLM calls", record.num_llm_calls], ["Rounds", record.num_searches], ["Sub-queries", record.num_subqueries],
     ["Clock", typeof record.elapsed_s === "number" ? seconds(record.elapsed_s) : null], ["F1", row.f1 === null ? null : figure(row.f1)],
     ["Gold found", typeof record.gold_recall === "number" ? `${Math.round(100 * record.gold_recall)} %` : null], ["Sample", record.sample], ["Id", record.id],
   ]));
+  if (record.reading) root.append(facts(reading(record.reading)));
   if (record.error) root.append(element("p", "wrong", record.error));
   if (record.rewards) root.append(rewardTable(record.rewards));
   if (lastS(record) > 0 && record.turns.length) root.append(waterfall(record, scaleS));
