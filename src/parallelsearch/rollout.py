@@ -655,7 +655,7 @@ class _Run:
             )
         if not is_heard:
             self.emit("text", number, generation.text)
-        record.text, record.num_tokens = generation.text, generation.num_tokens
+        record.text, record.num_tokens, record.finish = generation.text, generation.num_tokens, generation.finish
         record.num_read = (generation.usage or {}).get("prompt_tokens", num_read)
         whole = grammar.opened_thought(prompt.text) + generation.text  # the template's tag
         answer = (written_in if self.trajectory.written else answer_in)(whole)

@@ -218,6 +218,8 @@ class Reading:
     """Tokens of what it was asked; `num_tokens` is what it wrote."""
     start_s: float = 0.0
     generate_s: float = 0.0
+    finish: str | None = None
+    """As that of a turn."""
 
     @property
     def is_refused(self) -> bool:

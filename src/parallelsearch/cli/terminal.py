@@ -192,7 +192,7 @@ def _written_answer(trajectory: Trajectory, cited: Cited) -> list[RenderableType
             Text(f'look again: "{_shorten(doubt.text, 120)}", and [{doubt.number}] has no {missing}', style="yellow")
         )
     last = trajectory.reading or (trajectory.turns[-1] if trajectory.turns else None)
-    if isinstance(last, Turn) and last.finish == "length":
+    if last is not None and last.finish == "length":
         parts.append(Text("the text was cut off where a turn ends; for more: --max-tokens-per-turn", style="yellow"))
     return parts
 
