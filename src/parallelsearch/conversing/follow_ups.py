@@ -54,7 +54,7 @@ _ASKS_WHO = re.compile(
     re.IGNORECASE,
 )
 _ASKS_WHAT = re.compile(r"\b(?:what|which|where)\b", re.IGNORECASE)
-_NUMBERS = re.compile(r"(?<!\s)\s*+\[\d++(?:\s*+,\s*+\d++)*+\]")
+NUMBERS = re.compile(r"(?<!\s)\s*+\[\d++(?:\s*+,\s*+\d++)*+\]")
 _MARKS = re.compile(r"(?<!\w)[*_`]++|[*_`]++(?!\w)")
 _MARK_OF_LINE = re.compile(r"^\s*+(?:[-*+|]|\d{1,2}[.)])\s")
 _MAX_ANSWER_WORDS = 8
@@ -168,7 +168,7 @@ def _without_others(text: str, earlier: Sequence[Pair]) -> str:
             continue
         word = match[1].lower()
         if word.startswith("other"):
-            wanted = normalise(_NUMBERS.sub("", answer))
+            wanted = normalise(NUMBERS.sub("", answer))
             left = [
                 one for one in names if not wanted or (wanted not in normalise(one) and normalise(one) not in wanted)
             ]
@@ -207,7 +207,7 @@ def _thing(earlier: Sequence[Pair]) -> str:
 
 def _several(earlier: Sequence[Pair]) -> list[str]:
     for asked, answer in reversed(earlier):
-        listed = [part.strip() for part in re.split(r",|\band\b", _NUMBERS.sub("", answer)) if part.strip()]
+        listed = [part.strip() for part in re.split(r",|\band\b", NUMBERS.sub("", answer)) if part.strip()]
         if (
             len(listed) > 1
             and _are_names(listed)
@@ -232,7 +232,7 @@ def _are_names(found: Sequence[str]) -> bool:
 
 def _name_of(answer: str, asked: str) -> str:
     """The name an answer gives: itself if it is short and no number, or the name in its sentence that the question lacks."""
-    text = _NUMBERS.sub("", answer).strip().strip(EDGE)
+    text = NUMBERS.sub("", answer).strip().strip(EDGE)
     if _is_not_found(answer) or text.lower() in ("yes", "no"):
         return ""
     is_sentence = len(text.split()) > _MAX_ANSWER_WORDS or re.search(r"\b(?:is|was|are|were)\b|;", text) is not None
@@ -243,7 +243,7 @@ def _name_of(answer: str, asked: str) -> str:
 
 
 def _is_not_found(answer: str) -> bool:
-    text = _NUMBERS.sub("", answer).strip().strip(EDGE)
+    text = NUMBERS.sub("", answer).strip().strip(EDGE)
     return not text or says_not_found(text) or text.startswith(INSTEAD_OF_AN_ANSWER)
 
 

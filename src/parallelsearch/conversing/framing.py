@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parallelsearch import grammar
-from parallelsearch.conversing.follow_ups import Pair, leans, standalone
+from parallelsearch.conversing.follow_ups import NUMBERS, Pair, leans, standalone
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,16 @@ def framed(
 
 
 def context_text(pairs: Sequence[Pair], limits: ContextLimits) -> str:
-    """The latest pairs, shortened and harmless, one line each; empty where there are none."""
+    """The latest pairs, shortened and harmless, one line each; empty where there are none. Without the numbers of passages:
+    the next question has others under them."""
     recent = [pair for pair in pairs if pair[0].strip()][-limits.max_context_pairs :]
     if not recent:
         return ""
     lines = ["Asked and answered before, for context only:"]
     for question, answer in recent:
         most = limits.max_context_chars
-        lines.append(f"- {_short(question, most)} -> {_short(answer, most) or 'no answer'}")
+        told = _short(NUMBERS.sub("", answer), most)
+        lines.append(f"- {_short(question, most)} -> {told or 'no answer'}")
     return "\n".join(lines) + "\n"
 
 
