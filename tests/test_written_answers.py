@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -435,6 +436,22 @@ def test_the_command_evaluates_texts(command, tmp_path) -> None:
     assert done.exit_code == 0, done.output
     (record,) = read_trajectories(tmp_path / "run" / "trajectories.jsonl")
     assert record.answer == TEXT
+
+
+@pytest.mark.parametrize("by_reader", [True, False])
+@pytest.mark.parametrize("finish", ["length", "stop"])
+def test_a_text_that_ends_with_its_turn_is_said_to_be_cut_off(finish: str, by_reader: bool) -> None:
+    class Cut(Caller):
+        async def generate(self, segments, **options: Any) -> Generation:
+            return replace(await super().generate(segments, **options), finish=finish)
+
+    turns = [render_turn("I look.", queries=["Danube river", "Rhine river"]), render_turn("Read.", answer="Danube")]
+    policy = ScriptedPolicy({QUESTION: turns}) if by_reader else Cut(looks(), writes())
+    with Agent(policy, search(), written=True, answer_with=Cut(writes()) if by_reader else None) as agent:
+        done = trajectory_from_dict(agent.ask(QUESTION).to_dict())
+    screen = Console(width=100, file=io.StringIO())
+    screen.print(trajectory_view(done))
+    assert ("--max-tokens-per-turn" in screen.file.getvalue()) is (finish == "length")
 
 
 async def test_a_server_writes_where_it_is_asked_and_refuses_where_nobody_can() -> None:

@@ -172,3 +172,12 @@ def test_small_talk(text):
 )
 def test_a_question_is_no_small_talk(text):
     assert small_talk(text) is None
+
+
+def test_a_model_is_not_shown_the_numbers_of_passages_that_an_earlier_answer_named():
+    earlier = [
+        ("Compare the Danube and the Rhine.", "The Danube has 2,850 km [1], the Rhine 1,230 km [2, 3]." + " Long." * 99)
+    ]
+    _, context = framed("Where do they end?", earlier, "", ContextLimits(), reads_conversations=True)
+    assert "-> The Danube has 2,850 km, the Rhine 1,230 km. Long." in context
+    assert context.endswith(" ...\n")

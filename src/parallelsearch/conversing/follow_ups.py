@@ -237,18 +237,15 @@ def _name_of(answer: str, asked: str) -> str:
     if _is_not_found(answer) or text.lower() in ("yes", "no"):
         return ""
     if ";" in text or len(text.split()) > _MAX_SENTENCE_WORDS:
-        names = (re.split(r" in (?=\d)", name)[0] for name in names_in(_first_sentence(answer)))
+        # Of a text the first: there it says what was asked, and what it goes on to tell of others comes later.
+        said = _SENTENCE_END.split(NUMBERS.sub(",", answer))
+        names = (re.split(r" in (?=\d)", name)[0] for sentence in said for name in names_in(sentence))
         return next((name for name in names if name not in asked and _are_names([name])), "")
     is_sentence = len(text.split()) > _MAX_ANSWER_WORDS or re.search(r"\b(?:is|was|are|were)\b", text) is not None
     if not is_sentence:
         return text if _are_names([text]) and not text[0].isdigit() else ""
     said = [name for name in names_in(text) if name not in asked and not name[0].isdigit() and _are_names([name])]
     return said[-1] if said else ""
-
-
-def _first_sentence(text: str) -> str:
-    """Of a text: there it says what was asked, and what it goes on to tell of others comes later."""
-    return _SENTENCE_END.split(NUMBERS.sub(",", text), maxsplit=1)[0]
 
 
 def _is_not_found(answer: str) -> bool:

@@ -34,7 +34,8 @@ def framed(
 
 
 def context_text(pairs: Sequence[Pair], limits: ContextLimits) -> str:
-    """The latest pairs, shortened and harmless, one line each; empty where there are none."""
+    """The latest pairs, shortened and harmless, one line each; empty where there are none. Without the numbers of passages:
+    the next question has others under them."""
     recent = [pair for pair in pairs if pair[0].strip()][-limits.max_context_pairs :]
     if not recent:
         return ""
