@@ -12,6 +12,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from parallelsearch import grammar
 from parallelsearch.addresses import open_policy
 from parallelsearch.data import demo
 from parallelsearch.limits import Limits, Prices
-from parallelsearch.policy.base import Policy
+from parallelsearch.policy.base import Generation, Policy
 from parallelsearch.policy.scripted import ScriptedPolicy
 from parallelsearch.retrieval.base import Passage
 from parallelsearch.retrieval.bm25 import BM25Retriever
@@ -85,7 +86,7 @@ TURNS = {
 }  # fmt: skip
 WRITTEN = f"""# Two capitals
 
-Paris is the **capital** of France [1], and Rome that of Italy [2].
+Paris is the **capital** of France [1], and *Rome [2]* that of Italy [2], by 2 * 3 * 4.
 
 | city | country |
 |---|---|
@@ -102,6 +103,15 @@ Paris is the **capital** of France [1], and Rome that of Italy [2].
 {ATTACK}
 """
 """A text that a reader writes, with all that Markdown may hold."""
+
+
+class Reader(ScriptedPolicy):
+    """Writes as long as it may."""
+
+    async def generate(self, segments: Any, **options: Any) -> Generation:
+        return replace(await super().generate(segments, **options), finish="length")
+
+
 HOSTILE_PASSAGES = [
     Passage(
         "h1",
@@ -135,7 +145,7 @@ def main(options: dict[str, Any]) -> None:
         if options.get("hostile"):
             few._bm25 = BM25Retriever.from_passages([*PASSAGES, *HOSTILE_PASSAGES])
         search = Search(few)
-    reader = ScriptedPolicy({COMPARED: [WRITTEN]}, name="reader") if settings.get("written") else None
+    reader = Reader({COMPARED: [WRITTEN]}, name="reader") if settings.get("written") else None
     run_agent_server(policy, search, AgentSettings(**settings), reader=reader)
 
 

@@ -223,11 +223,18 @@ def test_a_written_answer_is_drawn_and_leads_to_its_sources(open_page, tmp_path)
         # What it writes is never markup, and a link stays the text that it was.
         assert "<img src=x onerror=" in text.inner_text()
         assert page.evaluate("window.attacked") is None
-        assert text.locator("a").all_inner_texts() == ["1", "2", "1", "2"]
+        assert text.locator("a").all_inner_texts() == ["1", "2", "2", "1", "2"]
+        assert text.locator("em").all_inner_texts() == ["Rome [2]"]
+        assert "by 2 * 3 * 4." in text.inner_text()
         assert "Two capitals" not in page.locator(".turns").inner_text()  # it stands above, once
         text.locator("a").nth(1).click()
         assert "Rome" in page.locator(".sources li:target").inner_text()
-        assert "and [2] has no 1871" in page.locator(".doubt").inner_text()
+        cut, doubt = page.locator(".doubt").all_inner_texts()
+        assert cut == "The text was cut off where a turn ends."
+        assert "and [2] has no 1871" in doubt
+        said = page.locator("[role=status]").inner_text()
+        assert re.search(r"answer: a text of \d+ words, 2 sources", said)
+        assert "|" not in said
         watched.keep("page-written", full_page=True)
         assert watched.axe_violations() == []
         page.click("details.options summary")

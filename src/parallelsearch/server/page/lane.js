@@ -218,7 +218,7 @@ export class Lane {
 
   // ---- how it ends --------------------------------------------------------------------------------------------------
 
-  finish(summary, content) {
+  finish(summary, content, isCut) {
     this.summary = summary;
     this.elapsedS = summary.elapsed_s;
     summary.turns.forEach((record, number) => {
@@ -242,10 +242,10 @@ export class Lane {
       const number = numbers.get(item.dataset.id);
       if (number) item.querySelector(".number").textContent = `[${number}] `;
     }
-    this.showAnswer(summary, content);
+    this.showAnswer(summary, content, isCut);
   }
 
-  showAnswer(summary, content) {
+  showAnswer(summary, content, isCut) {
     const none = { max_turns: "No answer within the turns allowed.", max_tokens: "No answer: no room left.", timeout: "No answer in time." };
     const text = content || none[summary.stop] || "No answer.";
     const isWritten = content && summary.written && !summary.abstained;
@@ -259,6 +259,7 @@ export class Lane {
       this.answerBox.append(element("p", "why", `Understood as: ${summary.question}`));
     }
     if (summary.reading) this.answerBox.append(element("p", "why", readBy(summary.reading)));
+    if (isWritten && isCut) this.answerBox.append(element("p", "doubt", "The text was cut off where a turn ends."));
     for (const doubt of summary.doubts) {
       const missing = doubt.missing.join(", ");
       this.answerBox.append(element("p", "doubt", `Look again: “${doubt.text}”, and [${doubt.number}] has no ${missing}.`));
@@ -274,7 +275,8 @@ export class Lane {
     if (summary.invalid_citations.length) {
       this.answerBox.append(element("p", "why", `Left out, as there are no such passages: [${summary.invalid_citations.join("], [")}].`));
     }
-    this.announce(`${this.title}: ${summary.abstained ? "" : "answer: "}${text} ${counted(cited.size, "source", "sources")}, ${seconds(summary.elapsed_s)}.`);
+    const told = isWritten ? `a text of ${counted(text.split(/\s+/).length, "word", "words")},` : text; // its marks are no speech
+    this.announce(`${this.title}: ${summary.abstained ? "" : "answer: "}${told} ${counted(cited.size, "source", "sources")}, ${seconds(summary.elapsed_s)}.`);
   }
 
   idOf(number) {

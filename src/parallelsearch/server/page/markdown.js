@@ -7,7 +7,7 @@ const made = (name, ...children) => {
   element.append(...children);
   return element;
 };
-const INLINE = /\*\*(?=\S)(.+?)(?<=\S)\*\*|`([^`]+)`|\[(\d{1,4}(?:\s*,\s*\d{1,4})*)\]/g;
+const INLINE = /\*\*(?=\S)(.+?)(?<=\S)\*\*|`([^`]+)`|\[(\d{1,4}(?:\s*,\s*\d{1,4})*)\]|(?<![\w*\\])\*(?=[^\s*])([^*]+)(?<=[^\s*])\*(?![\w*])/g;
 const ITEM = /^(\s*)(?:[-*+]|(\d{1,3})[.)])\s+(.*)$/;
 const ROW = /^\s*\|/;
 const RULE = /^\|?(?::?-+:?\|)+:?-*:?$/;
@@ -20,6 +20,7 @@ function inline(text, sourceOf) {
     at = match.index + match[0].length;
     if (match[1] !== undefined) parts.push(made("strong", ...inline(match[1], sourceOf)));
     else if (match[2] !== undefined) parts.push(made("code", match[2]));
+    else if (match[4] !== undefined) parts.push(made("em", ...inline(match[4], sourceOf)));
     else parts.push(numbers(match, sourceOf));
   }
   return [...parts, text.slice(at)].filter((part) => part !== "");

@@ -57,7 +57,7 @@ async function run(lane, body, signal) {
     content += chunk.choices[0]?.delta.content ?? "";
     const beside = chunk.parallelsearch;
     if (beside?.event) lane.event(beside.event);
-    else if (beside) lane.finish(beside, content);
+    else if (beside) lane.finish(beside, content, chunk.choices[0]?.finish_reason === "length");
   }
   if (lane.isRunning) throw new Refused("The connection ended before the answer.");
   return content;
