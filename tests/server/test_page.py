@@ -237,6 +237,9 @@ def test_a_written_answer_is_drawn_and_leads_to_its_sources(open_page, tmp_path)
         assert "|" not in said
         watched.keep("page-written", full_page=True)
         assert watched.axe_violations() == []
+        watched.ask(COMPARED, "compare")  # of two ways to search: one must not write by another way, too
+        watched.wait_for_answers(2)
+        assert page.locator(".written").count() == 0
         page.click("details.options summary")
         page.uncheck("#written")
         page.uncheck("#read")

@@ -75,7 +75,7 @@ function requestFor(question, sequential, isCompared) {
     max_turns: isCompared || sequential ? facts.max_turns : maxTurns,
     abstain: byId("abstain").checked,
     ...(facts.reader ? { read: byId("read").checked } : {}),
-    ...(facts.can_write ? { written: byId("written").checked } : {}),
+    ...(facts.can_write ? { written: byId("written").checked && !isCompared } : {}),
     fresh: isCompared, // what one way has found must not speed up the other
   };
   const model = sequential ? `${facts.model}-sequential` : facts.model; // the server knows how this policy is asked so
