@@ -493,3 +493,15 @@ async def test_a_text_has_no_more_room_than_a_request_gives_it(asked: int | None
     short = Limits().max_tokens_per_turn
     assert answering.limits_for(AskOptions(), asked).max_tokens_per_turn == min(asked or short, short)
     await answering.aclose()
+
+
+def test_an_order_is_put_as_it_was_typed_to_who_was_not_trained_on_question_marks() -> None:
+    model = Caller(looks(), writes())
+    with Agent(model, search(), written=True) as agent:
+        agent.ask(QUESTION)
+    assert f"Question: {QUESTION}\n" in model.shown[0][0]
+    model = OnItsOwn({QUESTION: [render_turn("I look.", queries=["Danube"]), render_turn("Read.", answer="Danube")]})
+    with Agent(model, search(), written=True) as agent:
+        done = agent.ask(QUESTION)
+    assert f"Question: {QUESTION}?\n" in done.segments[0].text  # in tags, as policies learn them
+    assert f"Question: {QUESTION}\n" in model.asked

@@ -88,10 +88,11 @@ HOW_TO_WRITE = (
 """What a model is told that writes a text for an answer."""
 
 
-def tidy_question(question: str) -> str:
-    """Stripped, on one line, harmless, and with a question mark at the end."""
+def tidy_question(question: str, may_be_order: bool = False) -> str:
+    """Stripped, on one line, harmless, and with a question mark at the end, as policies were trained. `may_be_order`: who was
+    not is told "Compare A and B." as it stands."""
     text = defuse(one_line(question))
-    return text if text.endswith("?") else text + "?"
+    return text if text.endswith("?") or (may_be_order and text.endswith((".", "!", ":"))) else text + "?"
 
 
 def one_line(question: str) -> str:

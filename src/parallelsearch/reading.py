@@ -35,7 +35,7 @@ def reading_prompt(
         f"[{number}] {one_line(hit.title, special_tokens)}: {one_line(hit.text, special_tokens)}"
         for number, hit in enumerate(hits, start=1)
     ]
-    harmless = grammar.tidy_question(grammar.defuse(question, special_tokens))
+    harmless = grammar.tidy_question(grammar.defuse(question, special_tokens), may_be_order=True)
     asked = f"{grammar.defuse(context, special_tokens)}Question: {harmless}\n"
     how = (
         f"Write the answer, {grammar.HOW_TO_WRITE}"

@@ -80,7 +80,7 @@ class Tools(Dialect):
         return (
             f"Answer the question with the help of the tool search. {_ALL_AT_ONCE} Rely on what was found. Once nothing is "
             f"missing, {self.how_to_answer}.\n{grammar.defuse(context)}"
-            f"Question: {grammar.tidy_question(question)}\n"
+            f"Question: {grammar.tidy_question(question, may_be_order=True)}\n"
         )
 
     def answer_in(self, text: str) -> str:
