@@ -505,3 +505,10 @@ def test_an_order_is_put_as_it_was_typed_to_who_was_not_trained_on_question_mark
         done = agent.ask(QUESTION)
     assert f"Question: {QUESTION}?\n" in done.segments[0].text  # in tags, as policies learn them
     assert f"Question: {QUESTION}\n" in model.asked
+
+
+def test_a_number_that_names_nothing_takes_no_line_with_it() -> None:
+    with Agent(
+        Caller(looks(), writes("The Danube is a river [1].\n[9] So is the Rhine [2].")), search(), written=True
+    ) as agent:
+        assert cite(agent.ask(QUESTION)).text == "The Danube is a river [1].\n So is the Rhine [2]."

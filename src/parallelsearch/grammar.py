@@ -110,6 +110,8 @@ def _is_item(line: str) -> bool:
     return not line.endswith(tuple(_ENDINGS)) and len(line.split()) <= _MAX_ITEM_WORDS
 
 
+NUMBERS = re.compile(r"(?<!\s)\s*+\[(\d{1,4}(?:\s*+,\s*+\d{1,4})*)\]")
+"""How an answer names passages: `[2]`, `[1, 3]`, with the blank before it."""
 _CODE = re.compile(r"```(?s:.*?)```|`[^`\n]*`")
 _OTHER_MARKS = re.compile(
     r"[【［]\s*+(?P<many>\d{1,4}(?:\s*+[,，、]\s*+\d{1,4})*+)\s*+(?:†[^】\n]{0,80})?[】］]|\[\^(?P<note>\d{1,4})\]|"

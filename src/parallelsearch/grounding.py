@@ -25,7 +25,7 @@ from parallelsearch.answers import normalise, says_not_found
 from parallelsearch.claims import Note, bearers, doubts, misread_notes
 from parallelsearch.data.alternatives import EDGE, listed, names_in, offered, words_of
 from parallelsearch.errors import stopped
-from parallelsearch.grammar import PromptMode, one_line, outside_code
+from parallelsearch.grammar import NUMBERS, PromptMode, one_line, outside_code
 from parallelsearch.retrieval.metadata import place_of
 from parallelsearch.retrieval.terms import STOP_WORDS, fold, spaced
 from parallelsearch.trajectory import Abstention, Trajectory
@@ -33,7 +33,6 @@ from parallelsearch.untrusted import web_url
 
 _AROUND = EDGE + "*_"
 _OWN_DIALECTS = frozenset(get_args(PromptMode))
-_NUMBERS = re.compile(r"(?<!\s)\s*+\[(\d{1,4}(?:\s*+,\s*+\d{1,4})*)\]")
 _BETWEEN_PARTS = re.compile(r"[,;&]|\band\b", re.IGNORECASE)
 _YES_OR_NO = ("yes", "no")
 _SAYS_NOTHING = STOP_WORDS | words_of(
@@ -171,14 +170,14 @@ def cite(trajectory: Trajectory, sources: Sequence[Source] | None = None) -> Cit
         for number in [] if basis else bearers(answer, _texts_of(sources)):
             basis[number] = "contains_answer"
     else:
-        plain = _NUMBERS.sub("", answer)
+        plain = NUMBERS.sub("", answer)
         evidence = _Evidence(trajectory, sources)
         holders = evidence.holders(plain)
         about = evidence.about_parts() if is_computed(evidence.question, plain) else []
         for number in about or holders:
             basis.setdefault(number, "contains_answer" if number in holders else "about_part")
     return Cited(
-        outside_code(_NUMBERS, lambda match: _living(match, known), answer),
+        outside_code(NUMBERS, lambda match: _living(match, known), answer),
         [_citation(known[number], basis[number]) for number in sorted(basis)],
         [number for number in written if number not in known],
         doubtful,
@@ -238,7 +237,7 @@ def _is_same(answer: str, alternative: str) -> bool:
 
 
 def _numbers_in(text: str) -> list[int]:
-    return [int(number) for match in _NUMBERS.finditer(text) for number in match[1].split(",")]
+    return [int(number) for match in NUMBERS.finditer(text) for number in match[1].split(",")]
 
 
 def places_of(text: str, citations: Iterable[Citation]) -> list[tuple[Citation, int, int]]:
@@ -246,7 +245,7 @@ def places_of(text: str, citations: Iterable[Citation]) -> list[tuple[Citation, 
     it does not name, each for the whole text."""
     left = {one.number: one for one in citations}
     known, found = dict(left), []
-    for match in _NUMBERS.finditer(text):
+    for match in NUMBERS.finditer(text):
         for number in map(int, match[1].split(",")):
             if number in known:
                 left.pop(number, None)
@@ -260,6 +259,8 @@ def _living(match: re.Match[str], known: dict[int, Source]) -> str:
         return match[0]
     numbers = [number.strip() for number in match[1].split(",") if int(number) in known]
     space = match[0][: match[0].index("[")]
+    if not numbers and "\n" in space:
+        return space  # the line begins here all the same
     return f"{space}[{', '.join(numbers)}]" if numbers else ""
 
 
@@ -321,7 +322,7 @@ def abstention_of(trajectory: Trajectory) -> Abstention | None:
     answer = trajectory.answer
     if trajectory.stop == "error":
         return None
-    plain = _NUMBERS.sub("", answer or "").strip()
+    plain = NUMBERS.sub("", answer or "").strip()
     sources = sources_of(trajectory)
     if not sources and trajectory.queries and all(query.error is not None for query in trajectory.queries):
         return Abstention("search_failed", answer)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from parallelsearch.answers import normalise, says_not_found
 from parallelsearch.data.alternatives import EDGE, compared, names_in, offered, words_of
+from parallelsearch.grammar import NUMBERS
 from parallelsearch.grounding import INSTEAD_OF_AN_ANSWER
 
 Pair = tuple[str, str]
@@ -54,7 +55,6 @@ _ASKS_WHO = re.compile(
     re.IGNORECASE,
 )
 _ASKS_WHAT = re.compile(r"\b(?:what|which|where)\b", re.IGNORECASE)
-NUMBERS = re.compile(r"(?<!\s)\s*+\[\d++(?:\s*+,\s*+\d++)*+\]")
 _MARKS = re.compile(r"(?<!\w)[*_`]++|[*_`]++(?!\w)")
 _MARK_OF_LINE = re.compile(r"^\s*+(?:[-*+|]|\d{1,2}[.)])\s")
 _SENTENCE_END = re.compile(r"(?<=[^\s.][^\s.])[.!?](?=\s|$)|;")

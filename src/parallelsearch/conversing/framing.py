@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parallelsearch import grammar
-from parallelsearch.conversing.follow_ups import NUMBERS, Pair, leans, standalone
+from parallelsearch.conversing.follow_ups import Pair, leans, standalone
+from parallelsearch.grammar import NUMBERS
 
 _MARKS = re.compile(r"^[ \t]*+(?:#{1,6}[ \t].*|[|: \t]*+-[|:\- \t]*+)$", re.MULTILINE)
 
