@@ -23,7 +23,7 @@ _NOTE = re.compile(r"(?:^|(?<=[.:;>\n]))[ \t]*\[(\d{1,4})\][ \t]+(?=\S)", re.MUL
 _SENTENCE_END = re.compile(r"(?<=[^\s.][^\s.])\.(?=\s|$)|\n|<|,? against \d")
 """Or where it begins to reckon."""
 _TOKEN = re.compile(r"(?:[^\s,;:()\"“”«»]|(?<=\d),(?=\d))+")
-_NAMED = re.compile(r"\[\d{1,4}(?:\s*+,\s*+\d{1,4})*\](?:(?:,|;| and)?\s*+\[\d{1,4}(?:\s*+,\s*+\d{1,4})*\])*+")
+_NAMED = re.compile(r"\[\d{1,4}(?:\s*+,\s*+\d{1,4})*\](?>(?:(?:,|;| and)?\s*+\[\d{1,4}(?:\s*+,\s*+\d{1,4})*\])*)")
 """Passages named behind a statement: `[1]`, `[1, 3]`, `[1][3]`, `[1] and [3]`."""
 _MARK_OF_LINE = re.compile(r"^\s*(?:\d{1,3}[.)]\s|[-*+>#|]+\s)+")
 """What begins an item of a list, a heading or a row, and says nothing."""

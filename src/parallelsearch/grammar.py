@@ -114,7 +114,7 @@ NUMBERS = re.compile(r"(?<!\s)\s*+\[(\d{1,4}(?:\s*+,\s*+\d{1,4})*)\]")
 """How an answer names passages: `[2]`, `[1, 3]`, with the blank before it."""
 _CODE = re.compile(r"```(?s:.*?)```|`[^`\n]*`")
 _OTHER_MARKS = re.compile(
-    r"[【［]\s*+(?P<many>\d{1,4}(?:\s*+[,，、]\s*+\d{1,4})*+)\s*+(?:†[^】\n]{0,80})?[】］]|\[\^(?P<note>\d{1,4})\]|"
+    r"[【［]\s*+(?P<many>\d{1,4}(?>(?:\s*+[,，、]\s*+\d{1,4})*))\s*+(?:†[^】\n]{0,80})?[】］]|\[\^(?P<note>\d{1,4})\]|"
     r"\[(?P<first>\d{1,2})\s*+[-–]\s*+(?P<last>\d{1,2})\]"
 )
 """How models name passages that were taught another way to: `【1】`, `【1†source】`, `[^1]`, `[1-3]`."""

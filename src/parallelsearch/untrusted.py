@@ -158,7 +158,7 @@ class Disarmer:
 
     def __init__(self, words: Sequence[str], tokens: Iterable[str] = ()) -> None:
         # Possessive throughout: no run of spaces is read twice. One alternative for each bracket: most fail at once.
-        angled, squared, slash = "|".join((*words, *_LOOSE)), "|".join(_LOOSE_SQUARE), r"\s*+(?:/\s*+)?+"
+        angled, squared, slash = "|".join((*words, *_LOOSE)), "|".join(_LOOSE_SQUARE), r"\s*+(?>(?:/\s*+)?)"
         known = re.compile(
             rf"<(?:[|\uff5c][^<>]{{0,64}}[|\uff5c]>|\|\w{{1,40}}+>|<{slash}(?i:SYS)\s*+>>"
             rf"|(?=[\s/\w])(?:{slash}(?i:{angled}){slash}>|/?(?:{_ANGLED})>|\w{{1,40}}+\|>))"

@@ -180,3 +180,19 @@ def test_the_measure_finds_what_is_quadratic(bad):
     """Or all of the above would pass whatever they were."""
     sizes = (10, 19) if bad.startswith("(a") else SIZES
     assert any(ratio(re.compile(bad, re.DOTALL), make, sizes) > 15 for make in attacks_on(re.compile(bad, re.DOTALL)))
+
+
+POSSESSIVE_GROUP = re.compile(r"(?<!\\)\)(?:[*+?]|\{\d*,?\d*\})\+")
+
+
+def test_no_group_is_repeated_possessively():
+    """Python before 3.11.5 goes on in the wrong place where a round of `(...)*+` fails half way (CPython's gh-106052), and
+    Debian 12 has 3.11.2. `(?>(...)*)` says the same and is read rightly there."""
+    found = [
+        f"{path.name}:{node.lineno}: {node.value}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and POSSESSIVE_GROUP.search(node.value)
+    ]
+    assert not found, found
+    assert POSSESSIVE_GROUP.search(r"(?:a|bc)*+d"), "or the above would pass whatever they were"

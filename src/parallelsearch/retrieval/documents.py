@@ -46,8 +46,8 @@ _UNDERLINE = re.compile(r" {0,3}(?:=++|-++)[ \t]*+")
 _RULE = re.compile(r" {0,3}(?:(?:\*[ \t]*+){3,}|(?:_[ \t]*+){3,}|(?:-[ \t]*+){3,}|={3,}+[ \t]*+)")
 _NO_TITLE_LINE = re.compile(r" {4}|[ \t]*+(?:$|\t|[-*+][ \t]|\d{1,9}[.)][ \t]|[>|<])")
 """What a line of equal signs or dashes does not make a title: nothing, code, an item, a quote, a table, a tag."""
-_FENCE = re.compile(r"(?:[ \t]|[-*+][ \t]|\d{1,9}[.)][ \t])*+(`{3,}+(?=[^`]*+$)|~{3,}+)")
-_PICTURE = re.compile(r"data:[a-z]++/[\w.+-]++(?:;[\w-]++=[\w.-]++)*+;base64,[a-z0-9+/=]++", re.IGNORECASE)
+_FENCE = re.compile(r"(?>(?:[ \t]|[-*+][ \t]|\d{1,9}[.)][ \t])*)(`{3,}+(?=[^`]*+$)|~{3,}+)")
+_PICTURE = re.compile(r"data:[a-z]++/[\w.+-]++(?>(?:;[\w-]++=[\w.-]++)*);base64,[a-z0-9+/=]++", re.IGNORECASE)
 """A picture in the text itself. One word of a hundred thousand letters would hide what stands behind it from a model."""
 _LINE_OF_SIGNS = re.compile(r"([!-/:-@\[-`{-~])\1++")
 
@@ -101,10 +101,12 @@ def _without_closing_signs(heading: str) -> str:
 
 _KEY = re.compile(r"([A-Za-z_][\w.-]*+)[ \t]*+:(?:[ \t]++(.*))?")
 _ITEM = re.compile(r"[ \t]*+-[ \t]++(.+)")
-_FLOW_ITEM = re.compile(r"[ \t]*+(\"(?:[^\"\\]|\\.)*+\"|'(?:[^']|'')*+'|[^,\"'\[\]{}][^,\[\]{}]*+|)[ \t]*+([,\]])")
+_FLOW_ITEM = re.compile(
+    r"[ \t]*+(\"(?>(?:[^\"\\]|\\.)*)\"|'(?>(?:[^']|'')*)'|[^,\"'\[\]{}][^,\[\]{}]*+|)[ \t]*+([,\]])"
+)
 _BEGINS_BELOW = (">", "|", ">-", "|-", ">+", "|+")
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)")
-_QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*+)\"|'((?:[^']|'')*+)'")
+_QUOTED = re.compile(r"\"((?>(?:[^\"\\]|\\.)*))\"|'((?>(?:[^']|'')*))'")
 
 
 def _front_matter(text: str) -> tuple[str, Metadata, str]:
@@ -172,7 +174,7 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 _LITERAL = re.compile(r"(?<!`)(`++)([^`]++)\1(?!`)|\\([!-/:-@\[-`{-~])")
-_LINK = re.compile(r"!?\[([^\[\]]*+)\](?:\((?:[^()]|\([^()]*+\))*+\)|\[[^\[\]]*+\])")
+_LINK = re.compile(r"!?\[([^\[\]]*+)\](?:\((?>(?:[^()]|\([^()]*+\))*)\)|\[[^\[\]]*+\])")
 _AUTOLINK = re.compile(r"<([a-z]+://[^<>\s]++)>")
 _INLINE_TAG = re.compile(r"</?(?:a|b|br|code|em|i|img|kbd|small|span|strong|sub|sup|u)\b[^<>]*+>", re.IGNORECASE)
 _EMPHASIS = (
@@ -230,7 +232,7 @@ def plain(text: str) -> Document:
 # ---- HTML ------------------------------------------------------------------------------------------------------------
 
 _MAX_TAG_CHARS = 500
-_TAG = re.compile(r"""</?([a-zA-Z][a-zA-Z0-9]*+)(?:[^<>"']|"[^"]*"|'[^']*')*+>""")
+_TAG = re.compile(r"""</?([a-zA-Z][a-zA-Z0-9]*+)(?>(?:[^<>"']|"[^"]*"|'[^']*')*)>""")
 _ANY_TAG = re.compile(r"</?([a-zA-Z][a-zA-Z0-9]*+)[^<>]*+>")
 """For a tag with an open quote or a picture in it; stops at the next `<`, so that all of them together read a text once."""
 _DECLARATION = re.compile(r"<[!?][^<>]*+>")

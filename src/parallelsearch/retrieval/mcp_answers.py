@@ -28,7 +28,7 @@ _URLS = ("url", "link", "href", "uri")
 _DATES = ("date", "published_date", "publishedDate", "page_age", "published")
 _SCORES = ("score", "relevance_score", "relevance", "similarity")
 _RATE_LIMIT = re.compile(r"\b429\b|rate.?limit|too many requests|temporarily|try again", re.IGNORECASE)
-_BULLET = r"[ \t]*+(?:(?:[-*]|\d++[.)])[ \t]*+)?+\**+"  # possessive: no run of spaces is read twice
+_BULLET = r"[ \t]*+(?>(?:(?:[-*]|\d++[.)])[ \t]*+)?)\**+"  # possessive: no run of spaces is read twice
 _RECORD = re.compile(rf"(?im)^(?={_BULLET}title\**+[ \t]*+:)")
 _FIELD = re.compile(rf"(?i)^{_BULLET}([a-z][a-z ]{{1,20}}?)\**+[ \t]*+:[ \t]*+(.*)$")
 _ADDRESS = re.compile(r"https?://[^\s<>\"')\]]+")
